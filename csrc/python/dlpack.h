@@ -58,8 +58,9 @@ struct dlpack_versioned {
     struct dlpack_tensor tensor;
 };
 
-/* DLPackExchangeAPI: a table of functions, in a capsule of this name that is
- * an attribute of a type.  The functions return 0, or -1 with an exception. */
+/* DLPackExchangeAPI: a table of functions.  A type that offers one has it as
+ * an attribute, in a capsule with the name below.  The functions return 0, or
+ * -1 with an exception. */
 struct dlpack_exchange {
     uint32_t major;
     uint32_t minor;

@@ -105,8 +105,9 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
                       runtime->backend->name,
                       other->device->runtime->backend->name);
     }
-    /* The call queues an operation on both streams: wait for the one that is
-     * full. */
+    /* The call queues one operation on each stream, and either queue may be
+     * full.  Wait for room in both; the wait for one that is not full returns
+     * at once. */
     do {
         WITHOUT_GIL(status = ps_stream_wait_stream(stream, other));
     } while (status == PS_ERROR_QUEUE_FULL &&

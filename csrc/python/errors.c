@@ -1,5 +1,4 @@
-/* Statuses to exceptions: the one place that chooses the type and the
- * words. */
+/* Exceptions for statuses.  Only this file chooses their types and words. */
 #include "errors.h"
 
 #include <ctype.h>
@@ -93,11 +92,11 @@ raise_unavailable(struct ps_runtime *runtime, ps_status status)
         gpus && !(backend->flags & PS_BACKEND_EMULATED) ? EMULATE_CUDA : "");
 }
 
-/* The last fault of a GPU that an exception reported. */
+/* The last fault of a GPU that an exception reported; 0 if there was none. */
 static atomic_int fault_reported;
 
-/* Whether a GPU has faulted: this process then gets the same status from every
- * further call. */
+/* Whether the status means that a GPU has faulted.  Then every later call in
+ * this process returns the same status. */
 static bool
 is_lost(struct ps_runtime *runtime, ps_status status)
 {
@@ -160,8 +159,8 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
     Py_DECREF(exception);
 }
 
-/* Whether a call that a device refused with the status, during a capture, may
- * have made that invalid. */
+/* Whether the status is one with which a device refuses a call during a
+ * capture and may invalidate that capture. */
 static bool
 may_invalidate(ps_status status)
 {
@@ -180,7 +179,8 @@ may_invalidate(ps_status status)
 void
 report_unless_no_memory(void)
 {
-    /* Without memory, CPython before 3.14 raises SystemError at times. */
+    /* If memory runs out, CPython before 3.14 sometimes raises SystemError, so
+     * that counts as lack of memory, too. */
     bool is_fault = PyErr_Occurred() != NULL &&
                     PyErr_ExceptionMatches(PyExc_Exception) &&
                     !PyErr_ExceptionMatches(PyExc_MemoryError) &&
@@ -193,8 +193,8 @@ report_unless_no_memory(void)
     }
 }
 
-/* Explain a call, on the stream unless that is NULL, that a device refused
- * during a capture. */
+/* Explain why a device refused a call during a capture.  `stream` is the
+ * stream of the call, or NULL. */
 static void
 explain_refusal(struct ps_runtime *runtime, struct ps_stream *stream,
                 const char *operation, ps_status status)
@@ -250,7 +250,7 @@ exception_add(PyObject *text)
     exception_restore(saved);
 }
 
-/* As raise_status, or as raise_on_stream unless the stream is NULL.  Cold, so
+/* As raise_status if the stream is NULL, else as raise_on_stream.  Cold, so
  * that its code is not inlined into callers. */
 static __attribute__((cold)) PyObject *
 raise_of(struct ps_runtime *runtime, struct ps_stream *stream,
@@ -310,7 +310,7 @@ operation_on_stream(struct ps_stream *stream, const char *operation,
         return operation;
     }
     size_t length = strnlen(name, 80);
-    /* Do not cut a character: some readers refuse invalid UTF-8. */
+    /* Cut the name between characters: some readers refuse invalid UTF-8. */
     while (length > 0 && (name[length] & 0xc0) == 0x80) {
         length--;
     }
@@ -375,7 +375,7 @@ void
 report_failed_cleanup(struct ps_runtime *runtime, struct ps_device *device,
                       const char *operation, ps_status status)
 {
-    /* After a fault every clean-up fails; one report is enough. */
+    /* After a fault every clean-up fails, so one report is enough. */
     if (is_lost(runtime, status) && status == atomic_load(&fault_reported)) {
         return;
     }

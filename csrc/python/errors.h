@@ -1,4 +1,4 @@
-/* Statuses to exceptions, and reports of failures that no call can raise. */
+/* Exceptions for statuses, and reports of failures that no call can raise. */
 #ifndef PYSTREAMS_PYTHON_ERRORS_H
 #define PYSTREAMS_PYTHON_ERRORS_H
 
@@ -6,10 +6,10 @@
 
 #include "module.h"
 
-/* What to do if there is no GPU; ends an error's text. */
+/* The advice that ends an error's text if there is no GPU. */
 #define EMULATE_CUDA "; set PYSTREAMS_EMULATE_CUDA=1 to emulate one"
 
-/* An additional status: a Python exception is already set. */
+/* One more status: a Python exception is already set. */
 enum { PS_RAISED = -1 };
 
 /* A runtime's device type in upper case, as in torch's messages: "CUDA". */
@@ -18,13 +18,13 @@ struct shouted_name {
 };
 struct shouted_name shout(struct ps_runtime *runtime);
 
-/* Raise the exception for the operation's status, none for PS_SUCCESS; always
- * returns NULL. */
+/* Raise the exception for the status of an operation; none for PS_SUCCESS.
+ * Always returns NULL. */
 PyObject *raise_status(struct ps_runtime *runtime, const char *operation,
                        ps_status status);
 
-/* The text for an operation on a stream in messages: with the stream's name,
- * if it has one. */
+/* Returns the text for an operation on a stream in messages.  It includes the
+ * stream's name if the stream has one. */
 struct named_operation {
     char chars[320];
 };
@@ -32,16 +32,18 @@ const char *
 operation_on_stream(struct ps_stream *stream, const char *operation,
                     struct named_operation *named);
 
-/* Likewise, for an operation on a stream. */
+/* As raise_status, for an operation on a stream, which the message names. */
 PyObject *raise_on_stream(struct ps_stream *stream, const char *operation,
                           ps_status status);
 
-/* The result of a query.  Before False, other threads may take the GIL: a
- * caller that polls may be waiting for them. */
+/* Returns True for PS_SUCCESS, False for PS_ERROR_NOT_READY, else NULL with an
+ * exception.  Before it returns False, other threads may take the GIL, because
+ * a caller that polls may be waiting for what these threads do. */
 PyObject *bool_or_raise(struct ps_runtime *runtime, const char *operation,
                         ps_status status);
 
-/* 0 for PS_SUCCESS, otherwise -1 as raise_on_stream. */
+/* Returns 0 for PS_SUCCESS; otherwise raises as raise_on_stream and returns
+ * -1. */
 static inline int
 zero_or_raise_on(struct ps_stream *stream, const char *operation,
                  ps_status status)
@@ -53,7 +55,8 @@ zero_or_raise_on(struct ps_stream *stream, const char *operation,
     return -1;
 }
 
-/* 0 for PS_SUCCESS, otherwise -1 as raise_status. */
+/* Returns 0 for PS_SUCCESS; otherwise raises as raise_status and returns
+ * -1. */
 static inline int
 zero_or_raise(struct ps_runtime *runtime, const char *operation,
               ps_status status)
@@ -65,7 +68,7 @@ zero_or_raise(struct ps_runtime *runtime, const char *operation,
     return -1;
 }
 
-/* None; NULL for the result of a function that returns -1 with an
+/* Returns None, or NULL if `result` is negative: then a function has raised an
  * exception. */
 static inline PyObject *
 none_unless_raised(int result)
@@ -73,29 +76,31 @@ none_unless_raised(int result)
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* None for PS_SUCCESS, otherwise as raise_status. */
+/* Returns None for PS_SUCCESS; otherwise raises as raise_status. */
 PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
                         ps_status status);
 
-/* Raise an exception as PyErr_Format does; always returns -1. */
+/* Raise an exception with a formatted message, as PyErr_Format does.  Always
+ * returns -1. */
 int refuse(PyObject *type, const char *format, ...);
 
-/* For two objects of different runtimes: -1 with RuntimeError if both are of
- * one device type, which means that they are of different emulations; else
- * 0. */
+/* Call if two objects belong to different runtimes.  If these have the same
+ * device type, they are two emulations: raises RuntimeError and returns -1.
+ * Otherwise returns 0. */
 int check_emulations(const char *operation, const char *object,
                      struct ps_runtime *runtime, const char *other,
                      struct ps_runtime *its_runtime);
 
-/* Raise RuntimeError for a runtime that shows no devices, with the reason. */
+/* Raise RuntimeError for a runtime without devices.  The status is the
+ * reason. */
 void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 
-/* Raise NotImplementedError for a member the backend lacks. */
+/* Raise NotImplementedError for a member that the backend lacks. */
 PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
 
-/* Report a clean-up that failed, such as "dropping an event" (of a device, if
- * it is not NULL), keeping the pending exception.  A fault of the device that
- * an exception has reported is not reported again. */
+/* Report a clean-up that failed.  `operation` names it, as in "dropping an
+ * event"; device may be NULL.  Keeps the pending exception.  If the device has
+ * faulted and an exception has reported this, there is no second report. */
 __attribute__((cold)) void
 report_failed_cleanup(struct ps_runtime *runtime, struct ps_device *device,
                       const char *operation, ps_status status);
@@ -113,8 +118,8 @@ report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
  * operation. */
 void report_ignored(const char *doing);
 
-/* The pending exception, if any, saved while code runs that must not see it.
- */
+/* The pending exception, if any.  It is saved while other code runs, which
+ * must not see it. */
 struct saved_exception {
     PyObject *type;
     PyObject *value;
@@ -135,16 +140,17 @@ exception_restore(struct saved_exception saved)
     PyErr_Restore(saved.type, saved.value, saved.traceback);
 }
 
-/* Add the text, a str, to the message of the pending exception, unless one of
- * them is missing; takes over the reference. */
+/* Append the text, a str, to the message of the pending exception.  Does
+ * nothing if there is no text or no exception.  Takes over the reference. */
 void exception_add(PyObject *text);
 
-/* Likewise, what a function of pystreams.cuda._captures returns; without
- * memory an exception says less.  The format as for import_call. */
+/* Append the result of a function of pystreams.cuda._captures to the pending
+ * exception's message.  If memory runs out, appends nothing.  The format is
+ * that of import_call. */
 void explain_capture(const char *function, const char *format, ...);
 
-/* Clear the pending exception, if any, of what notes or explains a capture; an
- * Exception that is no lack of memory is reported. */
+/* Clear the exception, if any, that code raised while it noted or explained a
+ * capture.  Reports an Exception other than MemoryError. */
 void report_unless_no_memory(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* The types `Event` and `cuda.Event`.  The core event lives exactly as long as
- * the object.  An interprocess event is pickled by passing its handle on. */
+ * the object.  Pickling an interprocess event pickles its handle. */
 #include "event.h"
 
 #include "args.h"
@@ -24,8 +24,8 @@ backend_of(PyObject *self)
     return event_of(self)->runtime->backend;
 }
 
-/* NULL until the event was recorded, or its handle was exported or
- * imported. */
+/* The device of the event's native event.  NULL if the event was never
+ * recorded and its handle was neither exported nor imported. */
 static struct ps_device *
 recorded_on(PyObject *self)
 {
@@ -40,16 +40,16 @@ release(struct ps_event *event)
 {
     struct ps_runtime *runtime = event->runtime;
     ps_status status;
-    /* Returning an event to its pool calls no backend, so the GIL can be
-     * kept. */
+    /* ps_event_let_go only returns the native event to its pool.  It calls no
+     * backend, so the GIL can be kept. */
     if (!ps_event_let_go(event)) {
         WITHOUT_GIL(status = ps_event_finish(event));
         report_cleanup(runtime, NULL, "dropping an event", status);
     }
 }
 
-/* An object of the type for an event whose reference it takes over, also on
- * failure. */
+/* Returns an object of this type for the event.  Takes over the reference to
+ * the event, also on failure. */
 static PyObject *
 event_wrap(PyTypeObject *type, struct ps_event *event)
 {
@@ -90,8 +90,8 @@ event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags)
     return event_wrap(type, event);
 }
 
-/* The flags for a constructor's four switches; a switch is NULL if it was not
- * given.  -1 with TypeError. */
+/* Convert a constructor's four flags; one that was not given is NULL.  Returns
+ * -1 with TypeError. */
 static int
 event_flags(const char *const *names, PyObject *const *switches,
             unsigned *flags)
@@ -196,7 +196,8 @@ Event_repr(PyObject *self)
                                 device->index, text.chars);
 }
 
-/* Raise torch's error for two device types, or one for two emulations. */
+/* Raise torch's error for an event and a stream of different device types, or
+ * an error for two emulations. */
 __attribute__((cold)) static int
 raise_types(const char *operation, struct ps_event *event,
             struct ps_stream *stream, const char *stream_role)
@@ -212,7 +213,7 @@ raise_types(const char *operation, struct ps_event *event,
         shout(stream->device->runtime).chars);
 }
 
-/* The name of the operation for an error. */
+/* Returns the name of the operation for an error message. */
 static const char *
 operation_on(struct ps_event *event, const char *operation)
 {
@@ -254,7 +255,7 @@ event_record_on(struct ps_event *event, struct ps_stream *stream)
     }
     if (atomic_load_explicit(&event->handle, memory_order_relaxed) == 0 &&
         !ps_event_bind_pooled(event, stream)) {
-        /* The first record creates a native event. */
+        /* The first record creates a native event, which may block. */
         ENQUEUE_WITHOUT_GIL(status, stream, ps_event_record(event, stream));
     }
     else {
@@ -273,7 +274,8 @@ event_wait_on(struct ps_event *event, struct ps_stream *stream)
     status = ps_stream_wait_known(stream, event);
     if (status == PS_ERROR_NOT_KNOWN &&
         atomic_load_explicit(&event->handle, memory_order_relaxed) == 0) {
-        /* A captured wait for an external event may create a native one. */
+        /* A captured wait for an external event may create its native event,
+         * which may block. */
         ENQUEUE_WITHOUT_GIL(status, stream,
                             ps_stream_wait_pending(stream, event));
     }
@@ -348,8 +350,7 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return waited(&work, timeout, timeout_ns);
 }
 
-/* Check everything about two events that elapsed_time requires, except that
- * they have completed. */
+/* Check two events for elapsed_time, except whether they have completed. */
 static int
 check_timed(PyObject *self, PyObject *other)
 {
@@ -549,7 +550,8 @@ static PyObject *
 Event_setstate(PyObject *self, PyObject *blocking)
 {
     struct ps_event *event = event_of(self);
-    /* The flags of any other event decide which pool it returns to. */
+    /* Only an interprocess event may change: it is never pooled.  The flags of
+     * other events decide to which pool they return. */
     if (!PyBool_Check(blocking) || !(event->flags & PS_EVENT_INTERPROCESS)) {
         return PyErr_Format(PyExc_TypeError,
                             "__setstate__() is for an interprocess event that "
@@ -691,7 +693,7 @@ construct_cuda(PyTypeObject *type, PyObject **values)
     if (event_flags(cuda_event_signature.names, values, &flags) < 0) {
         return NULL;
     }
-    /* As in torch, it may be created on a machine without a GPU. */
+    /* As in torch, an event may be created on a machine without a GPU. */
     struct ps_runtime *runtime = find_runtime(PS_DEVICE_CUDA);
     return runtime != NULL ? event_new(type, runtime, flags) : NULL;
 }
@@ -765,7 +767,7 @@ PyDoc_STRVAR(
 static PyType_Slot cuda_event_slots[] = {
     {Py_tp_new, CudaEvent_new},
     {Py_tp_dealloc, Event_dealloc},
-    /* As stream_methods of a derived type. */
+    /* A derived type also gets its own copy of these; see stream_methods. */
     {Py_tp_methods, event_methods},
     {Py_tp_getset, cuda_event_getset},
     {Py_tp_doc, (void *)cuda_event_doc},

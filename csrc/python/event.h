@@ -14,12 +14,12 @@ typedef struct {
     PyObject *weakrefs;
 } EventObject;
 
-/* An event of the type for the runtime that was never recorded. */
+/* Returns a new event of this type, never recorded, for the runtime. */
 PyObject *
 event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags);
 
-/* Event.record and Event.wait, for a stream that the caller holds; -1 with an
- * exception. */
+/* Event.record and Event.wait, for a stream to which the caller holds a
+ * reference.  Return -1 with an exception. */
 int event_record_on(struct ps_event *event, struct ps_stream *stream);
 int event_wait_on(struct ps_event *event, struct ps_stream *stream);
 

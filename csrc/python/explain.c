@@ -1,7 +1,7 @@
 /* The facts about waits that pystreams/_explain.py turns into words.  Nothing
- * here blocks, takes part in the order of work, or changes a state, so it can
- * be called while anything else waits.  Facts are copied in one step with the
- * GIL held, so those of Python's side are of one moment. */
+ * here blocks, queues work or changes a state, so it can be called while
+ * anything else waits.  The Python side's facts are copied in one step with
+ * the GIL held, so they are all of one moment. */
 #include "explain.h"
 
 #include <errno.h>
@@ -20,15 +20,17 @@
 #include "submit.h"
 #include "threads.h"
 
-/* ---- The threads that wait ---- */
+/* ---- Waits of threads ---- */
 
-/* The GIL guards them, if there is one, else the lock.  After a fork they are
- * the parent's. */
+/* The list of waits.  The GIL guards it; on a free-threaded interpreter,
+ * `holder` is its lock.  If `generation` is not that of this process, the list
+ * is the parent's. */
 static struct {
     struct blocked *first;
     unsigned generation;
 #ifdef Py_GIL_DISABLED
-    /* 0, or the fork generation + 1 of the process that holds it. */
+    /* A spin lock: 0, or 1 + the fork generation of the process that holds
+     * it. */
     atomic_uint holder;
 #endif
 } waits;
@@ -97,8 +99,9 @@ blocked_end(struct blocked *blocked)
 
 /* ---- Words for streams and events ---- */
 
-/* A stream: the tuple (backend, runtime, device_index, handle).  The name of
- * the backend is for people; several emulations have the same. */
+/* Returns a stream's key: the tuple (backend, runtime, device_index, handle).
+ * `backend` is a name for people.  Several emulations have the same name, so
+ * `runtime` tells them apart. */
 static PyObject *
 key_of(const struct ps_device *device, ps_handle handle)
 {
@@ -107,8 +110,8 @@ key_of(const struct ps_device *device, ps_handle handle)
                          (unsigned long long)handle);
 }
 
-/* Whether the event's latest record is known to be done.  Queries the backend
- * only if the query waits for no other library. */
+/* Whether the event's latest record is known to be done.  Does not query a
+ * backend that other libraries use, because such a query may wait for them. */
 static bool
 is_done(struct ps_event *event)
 {
@@ -124,7 +127,8 @@ is_done(struct ps_event *event)
                PS_ERROR_NOT_READY;
 }
 
-/* (done, key of the stream of the latest record or None). */
+/* Returns (done, key): whether the event is done, and the key of the stream of
+ * its latest record, or None. */
 static PyObject *
 state_of_event(struct ps_event *event)
 {
@@ -137,7 +141,7 @@ state_of_event(struct ps_event *event)
     return Py_BuildValue("(ON)", done ? Py_True : Py_False, key);
 }
 
-/* The target of a wait: ("stream", key), ("event", (done, key or None)),
+/* Returns what a wait is for: ("stream", key), ("event", (done, key or None)),
  * ("device", backend, runtime, index), or ("object", object). */
 static PyObject *
 target_of(const struct work *work, PyObject *object)
@@ -158,8 +162,9 @@ target_of(const struct work *work, PyObject *object)
                          work->device->runtime->index, work->device->index);
 }
 
-/* The device of a stream's key, and the handle; NULL if this process does not
- * use the device, or with an exception. */
+/* Get the device and the handle from a stream's key.  Returns NULL without an
+ * exception if this process does not use the device; NULL with an exception
+ * for a malformed key. */
 static struct ps_device *
 parse_key(PyObject *args, ps_handle *handle)
 {
@@ -241,8 +246,8 @@ explain_target(PyObject *Py_UNUSED(module), PyObject *argument)
     return target;
 }
 
-/* Append the keys of the device's streams that have work to the list, and
- * return it; NULL with an exception, and the list dropped. */
+/* Append the keys of the device's streams that have pending work, and return
+ * the list.  On failure, drop the list and return NULL with an exception. */
 static PyObject *
 with_busy_streams(PyObject *list, struct ps_device *device)
 {
@@ -293,8 +298,9 @@ seconds_since(int64_t since_ns)
     return passed > 0 ? (double)passed / 1e9 : 0.0;
 }
 
-/* The innermost frame of a thread that keeps its state meanwhile, a new
- * reference; None if there is none, or no GIL that stops the thread. */
+/* Returns the innermost frame of a thread, a new reference.  The caller makes
+ * sure that the thread state exists.  Returns None if the thread has no frame,
+ * or if there is no GIL to stop the thread. */
 static PyObject *
 frame_of(PyThreadState *state)
 {
@@ -307,9 +313,10 @@ frame_of(PyThreadState *state)
     return frame != NULL ? frame : Py_NewRef(Py_None);
 }
 
-/* Call a function that makes a list, with the garbage collector off: a
- * finalizer could release the GIL, and let other threads run.  Without the
- * GIL, a thread collects only between its calls. */
+/* Call a function that makes a list, with the garbage collector off.  A
+ * collection could run a finalizer that releases the GIL, and then other
+ * threads would change the facts meanwhile.  Without a GIL, a thread collects
+ * only between its calls, so nothing needs to be done. */
 static PyObject *
 list_in_one_go(PyObject *(*list)(void))
 {
@@ -374,15 +381,16 @@ explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 /* ---- A signal that prints explain() ----
  *
- * The handler posts a semaphore.  A thread of the package waits for it with
- * the GIL released, and then calls explain().  The main thread is not needed;
- * it may be blocked in any call. */
+ * The signal handler posts a semaphore.  A thread of the package waits for it
+ * with the GIL released, and then calls explain().  This does not need the
+ * main thread, which may be blocked in any call. */
 
 static sem_t asked;
 
-/* The handler before count_signal, by signal.  A handler that has replaced
- * count_signal since may call it: if count_signal were installed again, the
- * two would call each other for ever. */
+/* The handlers that count_signal has replaced, indexed by the signal.  Each
+ * stays here for good.  Code that replaces count_signal later may call it from
+ * its own handler.  If count_signal were then installed a second time, the two
+ * handlers would call each other for ever. */
 static struct {
     bool known;
     struct sigaction action;
@@ -403,7 +411,7 @@ count_signal(int number, siginfo_t *info, void *context)
     errno = error;
 }
 
-/* The body of the thread, which lives as long as the process. */
+/* The body of the thread.  It runs until the process ends. */
 static void
 answer_signals(void)
 {
@@ -434,8 +442,8 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
     if (number == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    /* If the signal's handler can be set to its present value, the signal can
-     * be caught. */
+    /* sigaction accepts the present handler again only if the signal can be
+     * caught. */
     if (number < 1 || number >= NSIG ||
         sigaction((int)number, NULL, &before) != 0 ||
         sigaction((int)number, &before, NULL) != 0) {
@@ -457,7 +465,7 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
     Py_RETURN_NONE;
 }
 
-/* ---- The end of an error's message ---- */
+/* ---- The end of a timeout's message ---- */
 
 PyObject *
 explanation_of(const struct work *work, PyObject *object)

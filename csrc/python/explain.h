@@ -1,13 +1,14 @@
-/* The waits of threads, streams, events and callables, for explain(). */
+/* What threads, streams, events and callables wait for, as explain() reports
+ * it. */
 #ifndef PYSTREAMS_PYTHON_EXPLAIN_H
 #define PYSTREAMS_PYTHON_EXPLAIN_H
 
 #include "module.h"
 #include "wait.h"
 
-/* A wait of the calling thread, from blocked_begin to blocked_end, both called
- * with the GIL held.  The thread waits for the work or, if that is NULL, for
- * the object. */
+/* A wait of the calling thread.  It lasts from blocked_begin to blocked_end,
+ * which are called with the GIL held.  The thread waits for `work` or, if that
+ * is NULL, for `object`. */
 struct blocked {
     struct blocked *next, **link;
     unsigned generation;
@@ -23,8 +24,8 @@ void blocked_begin(struct blocked *blocked, const char *operation,
                    const struct work *work, PyObject *object);
 void blocked_end(struct blocked *blocked);
 
-/* What the work waits for, as the end of an error's message: a new str; NULL
- * with an exception that is not an Exception. */
+/* Returns a new str that ends a timeout's message: what the work waits for.
+ * NULL with an exception that is not an Exception. */
 PyObject *explanation_of(const struct work *work, PyObject *object);
 
 #endif

@@ -1,6 +1,6 @@
 /* The types `ExternalStream` and `cuda.ExternalStream`, and the CUDA stream
- * protocol: streams that another library owns.  The garbage collector sees the
- * owner, which may refer back to the stream. */
+ * protocol: streams that another library owns.  The owner may refer back to
+ * the stream, so the garbage collector traverses the owner. */
 #include "external_stream.h"
 
 #include "args.h"
@@ -9,7 +9,8 @@
 #include "errors.h"
 #include "stream.h"
 
-/* Called when the last reference is dropped, with or without the GIL. */
+/* Called when the last reference to a stream is dropped, with or without the
+ * GIL. */
 static void
 release_owner(void *owner)
 {
@@ -21,7 +22,8 @@ release_owner(void *owner)
     PyGILState_Release(gil);
 }
 
-/* On CUDA, 1 is the device's default stream, too (cudaStreamLegacy). */
+/* Whether the handle means the default stream: 0 and, on CUDA, 1
+ * (cudaStreamLegacy). */
 static bool
 is_default(struct ps_device *device, ps_handle handle)
 {
@@ -30,7 +32,7 @@ is_default(struct ps_device *device, ps_handle handle)
            (backend->device_type == PS_DEVICE_CUDA && handle == 1);
 }
 
-/* The device of a handle, if the backend knows it; else the given one. */
+/* Replace *device with the device of the handle, if the backend knows it. */
 static ps_status
 find_device(struct ps_device **device, ps_handle handle)
 {
@@ -46,7 +48,8 @@ find_device(struct ps_device **device, ps_handle handle)
                                 : status;
 }
 
-/* -1 with ValueError unless the stream is of the device. */
+/* Raise ValueError and return -1 unless the stream's actual device is the
+ * given one. */
 static int
 check_device(struct ps_device *actual, ps_handle handle,
              struct ps_device *device)
@@ -61,8 +64,8 @@ check_device(struct ps_device *actual, ps_handle handle,
                   name, device->index);
 }
 
-/* -1 with an exception if the handle is that of a stream of another emulation,
- * or of devices that the present emulation hides. */
+/* Check that the handle is not that of a stream of another emulation, nor of
+ * devices that the present emulation hides.  Returns -1 with an exception. */
 static int
 check_handle(const char *function, struct ps_runtime *present,
              ps_handle handle)
@@ -101,7 +104,7 @@ stream_from_handle(const char *function, struct ps_device *device, bool strict,
         device->runtime->backend->thread_stream != NULL) {
         return thread_stream(device);
     }
-    /* The backend need not be asked about a stream created here. */
+    /* A stream that this library created needs no call of the backend. */
     stream = owner == NULL ? ps_stream_find(device, handle) : NULL;
     if (stream != NULL) {
         return stream;
@@ -130,7 +133,8 @@ stream_from_handle(const char *function, struct ps_device *device, bool strict,
     return stream;
 }
 
-/* The handle in an object's tuple (version, handle); -1 with an exception. */
+/* Get the handle from an object's tuple (version, handle).  Returns -1 with an
+ * exception. */
 static int
 parse_protocol(const char *function, PyObject *object, PyObject *result,
                ps_handle *handle)
@@ -160,8 +164,8 @@ parse_protocol(const char *function, PyObject *object, PyObject *result,
                            PyTuple_GET_ITEM(result, 1), handle);
 }
 
-/* The handle that __cuda_stream__ of an object gives: 1; 0 if it has none; -1
- * with an exception. */
+/* Get the handle that an object's __cuda_stream__ returns.  Returns 1; 0 if
+ * the object has no such method; -1 with an exception. */
 static int
 cuda_stream_protocol(const char *function, PyObject *object, ps_handle *handle)
 {
@@ -171,7 +175,8 @@ cuda_stream_protocol(const char *function, PyObject *object, ps_handle *handle)
     if (found != 1) {
         return found;
     }
-    /* In the protocol's first version it was an attribute. */
+    /* In the protocol's first version, __cuda_stream__ was an attribute with
+     * the tuple, not a method. */
     if (PyCallable_Check(result)) {
         Py_SETREF(result, PyObject_CallNoArgs(result));
         if (result == NULL) {
@@ -199,8 +204,8 @@ foreign_stream(const char *function, PyObject *object)
                : NULL;
 }
 
-/* A new reference to the stream of a Stream of this package, which must be on
- * the device that the argument names. */
+/* Returns a new reference to the stream of one of this package's Stream
+ * objects.  The stream must be on the device that the argument names. */
 static struct ps_stream *
 share(const char *function, PyObject *source, PyObject *argument)
 {
@@ -221,8 +226,8 @@ share(const char *function, PyObject *source, PyObject *argument)
     return stream;
 }
 
-/* The handle that an ExternalStream is given, by itself or by an object that
- * owns the stream; -1 with an exception. */
+/* Get the handle for an ExternalStream.  `source` is the handle, or an object
+ * that owns the stream.  Returns -1 with an exception. */
 static int
 external_handle(const char *function, const char *name, PyObject *source,
                 ps_handle *handle)
@@ -238,7 +243,8 @@ external_handle(const char *function, const char *name, PyObject *source,
     return found == 1 ? 0 : -1;
 }
 
-/* A stream for a handle or for another library's object. */
+/* Returns a stream for `source`: a handle, or an object of another library
+ * that owns the stream. */
 static struct ps_stream *
 adopt(const char *function, const char *name, PyObject *source,
       PyObject *argument, int device_type)
@@ -256,7 +262,7 @@ adopt(const char *function, const char *name, PyObject *source,
                : NULL;
 }
 
-/* An object for a function's arguments; device_type as in device_argument. */
+/* Construct an object of this type.  device_type: as in device_argument. */
 static PyObject *
 construct(PyTypeObject *type, const struct signature *signature,
           PyObject *args, PyObject *kwargs, int device_type)
@@ -317,11 +323,12 @@ PyMethodDef get_stream_from_external_function = FUNCTION(
     "A handle that is not of a live stream cannot be detected, and crashes "
     "the process when\nit is used.");
 
-/* The owner, if this object alone keeps it alive: the object has the only
- * reference to the stream, and no call is using the stream, which could add a
- * reference with the GIL released.  Both change only with the GIL held, or
- * when no collection runs, so the answer is the same throughout a collection;
- * if a count falls meanwhile, the collector only keeps the owner. */
+/* Returns the owner if this object alone keeps it alive, else NULL: the object
+ * has the only reference to the stream, and no call is using the stream.
+ * (Such a call could add a reference while the GIL is released.)  Both counts
+ * change only with the GIL held, or while no collection runs.  So the result
+ * is the same throughout a collection.  If a count falls meanwhile, the
+ * collector merely keeps the owner this time. */
 static PyObject *
 sole_owner(PyObject *op)
 {

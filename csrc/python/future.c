@@ -1,9 +1,10 @@
-/* The type `_C.FutureBase`: the methods of the package's StreamFuture that
- * differ from those of concurrent.futures.Future, its other base; and
- * `_C.FutureLock`, the type of its _condition.
+/* The types `_C.FutureBase` and `_C.FutureLock`.  FutureBase has the methods
+ * of the package's StreamFuture that differ from its other base,
+ * concurrent.futures.Future.  FutureLock is the type of a Future's _condition.
  *
- * The state is an atomic word.  No method takes a lock, because an exception
- * could leave it locked for ever.  Starting and settling need no memory. */
+ * The state of a Future is an atomic word.  No method takes a lock, because an
+ * exception could leave the lock held for ever.  Starting and settling
+ * allocate no memory. */
 #include "future.h"
 
 #include <errno.h>
@@ -24,51 +25,52 @@
 #include "wait.h"
 
 enum {
-    /* How long a waiter spins for a result: about the time of sleeping and
-     * waking up. */
+    /* How long a waiter spins for a result: about as long as it takes to sleep
+     * and wake up. */
     LINGER_NS = 50 * 1000,
-    /* The longest single sleep of the main thread: a signal may come just
-     * before the sleep that it should end. */
+    /* The longest single sleep of the main thread.  A signal that arrives just
+     * before a sleep does not end it. */
     SLICE_NS = 500 * 1000 * 1000,
-    /* Likewise, any thread while a schedule is explored. */
+    /* The longest single sleep of any thread while a schedule is explored. */
     SCHEDULE_SLICE_NS = 10 * 1000 * 1000,
 };
 
-/* From CANCELLED on, the Future is done. */
+/* A Future is done from CANCELLED on. */
 enum future_state { PENDING, RUNNING, CANCELLED, FINISHED };
 
 typedef struct {
     PyObject ob_base;
     /* An enum future_state. */
     atomic_int state;
-    /* Its exception must be logged unless somebody retrieves it. */
+    /* Whether the exception must be logged if no code retrieves it. */
     atomic_bool unretrieved;
-    /* The number of threads that sleep until it is done. */
+    /* The number of threads that sleep until the Future is done. */
     atomic_int sleepers;
     /* The fork generation of the process that submitted the callable. */
     unsigned generation;
-    /* The number of threads inside `with _condition`, and PUBLISHED. */
+    /* The number of threads inside `with _condition`, plus PUBLISHED. */
     atomic_uint holders;
-    /* The number of threads that add a callback. */
+    /* The number of threads that are adding a callback. */
     atomic_uint adders;
-    /* Set before it is done, and then fixed. */
+    /* Written before the Future is done, and constant afterwards. */
     PyObject *result;
     PyObject *exception;
-    /* The moment after the callable on its stream; NULL if nothing
-     * observed. */
+    /* The race detector's moment after the callable on its stream; NULL if the
+     * detector was off. */
     struct ps_moment *moment;
-    /* The source in the timeline for waits for it, or 0. */
+    /* The number by which the timeline names this Future as the source of a
+     * wait; 0 if there is none. */
     uint64_t source;
-    /* The code that called submit, and the position in it; NULL if no Python
-     * code called it. */
+    /* The code object that called submit, and the instruction in it; NULL if
+     * no Python code did. */
     PyCodeObject *code;
     int instruction;
-    /* Lists; NULL until they are asked for. */
+    /* Lists, NULL until Python code asks for them. */
     PyObject *_Atomic callbacks;
     PyObject *_Atomic waiters;
 } FutureObject;
 
-/* Set in `holders` once _state shows it as done. */
+/* Set in `holders` once _state shows that the Future is done. */
 #define PUBLISHED (UINT_MAX / 2 + 1)
 
 static FutureObject *
@@ -97,8 +99,9 @@ future_is_done(void *future)
 
 /* While a schedule is explored, a thread may wait for a Future without calling
  * this file: in a function of concurrent.futures, or in an event loop.  Then
- * the threads that run callables run the work, too.  The first counts such
- * Futures; the second is its value when no work was left to run for them. */
+ * the threads that run callables also run the schedule's work.
+ * awaited_elsewhere counts such Futures.  awaited_before is its value at the
+ * time when the schedule had no more work for them. */
 static atomic_ullong awaited_elsewhere, awaited_before;
 
 static void
@@ -108,7 +111,8 @@ expect_wait_elsewhere(FutureObject *self)
     advance_schedule(future_is_done, self, &left);
     if (!is_done(self) && ps_cpu_schedules.is_on()) {
         atomic_fetch_add(&awaited_elsewhere, 1);
-        /* A callable that ended before did not know of the wait. */
+        /* Callables that ended before the increment could not know of this
+         * wait, so run the work that they have left. */
         advance_schedule(future_is_done, self, &left);
     }
 }
@@ -127,8 +131,8 @@ future_advance_awaited(void)
     unsigned long long seen;
     while (progress == PS_RAN && (seen = atomic_load(&awaited_elsewhere)) !=
                                      atomic_load(&awaited_before)) {
-        /* This thread waits for the callables that it lets their streams
-         * reach. */
+        /* The work may include callables of other streams, for which this
+         * thread now waits.  Another thread must run them. */
         let_others_run();
         WITHOUT_GIL(progress = ps_cpu_schedules.advance(&left));
         if (progress == PS_NOTHING) {
@@ -143,7 +147,7 @@ is_published(FutureObject *self)
     return atomic_load(&self->holders) & PUBLISHED;
 }
 
-/* Change the state; false if it is not `from`. */
+/* Change the state from `from` to `to`.  Returns false if it is not `from`. */
 static bool
 change_state(FutureObject *self, enum future_state from, enum future_state to)
 {
@@ -151,7 +155,9 @@ change_state(FutureObject *self, enum future_state from, enum future_state to)
     return atomic_compare_exchange_strong(&self->state, &state, (int)to);
 }
 
-/* The number of callables whose Futures were settled. */
+/* Counts the callables whose Futures were settled.  Incremented just before
+ * the thread that settled a Future releases the GIL or runs its next
+ * callable. */
 static atomic_ullong settled;
 
 static PyObject *
@@ -179,7 +185,8 @@ future_new(void)
     return type != NULL ? alloc((PyTypeObject *)type) : NULL;
 }
 
-/* A new reference to a list of the Future; NULL if there is none yet. */
+/* Returns a new reference to a list of the Future; NULL if it does not exist
+ * yet. */
 static PyObject *
 list_get(FutureObject *self, PyObject *_Atomic *field)
 {
@@ -191,12 +198,14 @@ list_get(FutureObject *self, PyObject *_Atomic *field)
     return list;
 }
 
-/* Likewise, but makes the list if there is none; NULL with an exception. */
+/* As list_get, but create the list if there is none.  NULL with an
+ * exception. */
 static PyObject *
 list_ask(FutureObject *self, PyObject *_Atomic *field)
 {
     PyObject *list = list_get(self, field);
-    /* Another thread may make one and drop it meanwhile. */
+    /* Repeat: another thread may create the list, and drop it before
+     * list_get. */
     while (list == NULL && set_once(field, PyList_New(0)) != NULL) {
         list = list_get(self, field);
     }
@@ -237,7 +246,7 @@ Future_clear(PyObject *op)
     return 0;
 }
 
-/* Nobody asked for the exception. */
+/* Log an exception that no code has retrieved. */
 static void
 log_exception(FutureObject *self)
 {
@@ -275,18 +284,21 @@ Future_dealloc(PyObject *op)
 
 /* ---- For wait() and as_completed() of concurrent.futures ----
  *
- * They rely on a Future not becoming done while they hold its _condition.  The
- * _condition is not a lock, which Ctrl-C could leave locked for ever: a done
- * Future shows its new _state when there are no holders, or after a second,
- * when the holders count as dead. */
+ * These functions rely on it that a Future does not become done while they
+ * hold its _condition.  The _condition is not a lock, because Ctrl-C could
+ * leave a lock held for ever.  Instead, a done Future shows its new _state
+ * only when there are no holders.  After a second it assumes that the holders
+ * are dead, and shows the state anyway. */
 
 enum {
     NAP_US = 1000,
-    /* How many naps until the holders of a _condition count as dead. */
+    /* The number of naps after which the holders of a _condition count as
+     * dead. */
     PATIENCE = 1000,
 };
 
-/* The items of a list, held while other threads change it. */
+/* References to the items of a list at one moment; other threads may then
+ * change the list. */
 struct snapshot {
     PyObject *few[16];
     PyObject **items;
@@ -299,7 +311,7 @@ nap(void)
     WITHOUT_GIL(usleep(NAP_US));
 }
 
-/* Runs no Python. */
+/* Copy the list.  Runs no Python code.  Returns false if out of memory. */
 static bool
 read_list(struct snapshot *snapshot, PyObject *list)
 {
@@ -346,8 +358,8 @@ snapshot_drop(struct snapshot *snapshot)
     }
 }
 
-/* Whether the call that raised failed for lack of memory and should be
- * repeated. */
+/* Whether the call failed for lack of memory, so that it should be repeated.
+ * Clears the exception then. */
 static bool
 is_to_be_tried_again(void)
 {
@@ -359,7 +371,7 @@ is_to_be_tried_again(void)
     return true;
 }
 
-/* Whether the waiter already has the Future.  Keeps the pending exception. */
+/* Whether the waiter has the Future already.  Keeps the pending exception. */
 static bool
 is_known_to(PyObject *waiter, PyObject *future)
 {
@@ -378,8 +390,8 @@ is_known_to(PyObject *waiter, PyObject *future)
     return found;
 }
 
-/* The caller knows now that the Future is done.  A cancelled Future says
- * nothing about its stream's work. */
+/* Tell the race detector that the caller knows that the Future is done.  If it
+ * was cancelled, nothing follows about its stream's work. */
 static void
 note_reached(FutureObject *self)
 {
@@ -388,8 +400,9 @@ note_reached(FutureObject *self)
     }
 }
 
-/* A failure inside a waiter's own method cannot be retried: its locks may be
- * left locked. */
+/* Call a method of a waiter.  A MemoryError before the waiter has the Future
+ * leads to a retry.  A later failure must not: the waiter's locks may still be
+ * held. */
 static void
 notify(PyObject *waiter, PyObject *future, const char *method)
 {
@@ -405,8 +418,9 @@ notify(PyObject *waiter, PyObject *future, const char *method)
     }
 }
 
-/* Publish the done state when there are no holders.  No callback is added
- * afterwards, because a thread that adds one is in `adders` first. */
+/* Publish the done state when there are no holders, and then wait until no
+ * thread is adding a callback.  From here on no callback is added: a thread
+ * enters `adders` first and then finds the Future done. */
 static void
 show(FutureObject *self)
 {
@@ -605,8 +619,8 @@ take_exception(void)
     return value;
 }
 
-/* Call a callback and log the Exception that it raises, as concurrent.futures
- * does; -1 with any other exception. */
+/* Call a callback.  If it raises an Exception, logs it as concurrent.futures
+ * does.  Returns -1 with any other exception. */
 static int
 call_callback(PyObject *callback, PyObject *future)
 {
@@ -626,15 +640,16 @@ call_callback(PyObject *callback, PyObject *future)
     return 0;
 }
 
-/* Call all callbacks; -1 with the last exception that is not an Exception. */
+/* Call all callbacks.  Returns -1 with the last exception that was not an
+ * Exception. */
 static int
 call_callbacks(FutureObject *self)
 {
     struct snapshot snapshot;
     PyObject *exit = NULL;
     snapshot_take(&snapshot, self, &self->callbacks);
-    /* Drop the callbacks: the Future may outlive the objects that they refer
-     * to. */
+    /* Drop the list now: the Future may outlive the objects that its callbacks
+     * refer to. */
     list_drop(self, &self->callbacks);
     for (Py_ssize_t i = 0; i < snapshot.count; i++) {
         if (call_callback(snapshot.items[i], (PyObject *)self) < 0) {
@@ -650,8 +665,8 @@ call_callbacks(FutureObject *self)
     return -1;
 }
 
-/* After the Future is done: wake the waiters and call the callbacks; -1 with
- * an exception of theirs that is not an Exception. */
+/* Call when the Future is done: wakes the waiters and calls the callbacks.
+ * Returns -1 with an exception of a callback that was not an Exception. */
 static int
 finish(FutureObject *self)
 {
@@ -659,10 +674,12 @@ finish(FutureObject *self)
         futex(self, FUTEX_WAKE_BITSET, INT_MAX, NULL);
     }
     if (atomic_load(&self->holders) > 0 || self->waiters != NULL) {
-        /* The calls below may take long, and may wait for callables. */
+        /* The calls below may take long, and may wait for other callables, so
+         * another thread must run those. */
         let_others_run();
         if (atomic_load(&self->holders) > 0) {
-            /* They may be threads that wait for their turn. */
+            /* The holders may be threads that wait for their turn in the
+             * schedule, so end this thread's turn. */
             end_turn();
         }
     }
@@ -704,7 +721,7 @@ future_set_place(PyObject *op)
     FutureObject *self = as_future(op);
     self->code = find_place(&self->instruction);
     if (self->code == NULL) {
-        /* If out of memory, it has no place. */
+        /* Out of memory: the Future has no place then. */
         PyErr_Clear();
     }
 }
@@ -761,7 +778,7 @@ future_mark_settled(void)
 
 /* ---- Waiting ---- */
 
-/* Raise an error of concurrent.futures. */
+/* Raise an exception of concurrent.futures.  Returns -1. */
 static int
 raise(const char *name)
 {
@@ -773,7 +790,7 @@ raise(const char *name)
     return -1;
 }
 
-/* Raise concurrent.futures.TimeoutError; returns -1. */
+/* Raise concurrent.futures.TimeoutError.  Returns -1. */
 static int
 raise_timeout(FutureObject *self, PyObject *timeout)
 {
@@ -789,9 +806,9 @@ raise_timeout(FutureObject *self, PyObject *timeout)
     return -1;
 }
 
-/* Spin until the Future is done and the thread that settled it, which then
- * increments `settled` past `seen`, has released the GIL.  The threads may
- * share one core. */
+/* Spin until the Future is done and the thread that settled it has incremented
+ * `settled` past `seen`: then that thread releases the GIL.  Yields, because
+ * the two threads may share one core. */
 static void
 spin(FutureObject *self, unsigned long long seen, int64_t end)
 {
@@ -801,14 +818,14 @@ spin(FutureObject *self, unsigned long long seen, int64_t end)
     }
 }
 
-/* The time `ns` after `now`, at most `end`. */
+/* The time `ns` after `now`, but not after `end`. */
 static int64_t
 moment_after(int64_t now, int64_t ns, int64_t end)
 {
     return ns < end - now ? now + ns : end;
 }
 
-/* Sleep until it is done, or until `end`, or a signal. */
+/* Sleep until the Future is done, or until `end`, or until a signal comes. */
 static void
 sleep_until_done(FutureObject *self, int64_t end)
 {
@@ -837,8 +854,8 @@ check_generation(FutureObject *self)
     return 0;
 }
 
-/* While a schedule is explored, run the work that leads to the Future; -1 with
- * an exception. */
+/* While a schedule is explored, run the work that leads to the Future.
+ * Returns -1 with an exception. */
 static int
 advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
         unsigned *stuck)
@@ -848,7 +865,7 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
     if (status == PS_ERROR_TIMED_OUT && !is_done(self)) {
         return raise_timeout(self, timeout);
     }
-    /* A thread may be about to settle it. */
+    /* Not a deadlock yet: another thread may be about to settle the Future. */
     if (*stuck > 2) {
         raise_deadlock("Future.result");
         return -1;
@@ -856,7 +873,7 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
     return 0;
 }
 
-/* Sleep as sleep_until_done, known to the schedule. */
+/* As sleep_until_done, and tell the schedule that this thread sleeps. */
 static void
 sleep_in_schedule(FutureObject *self, unsigned seen, int64_t end,
                   int64_t *left_ns)
@@ -867,7 +884,8 @@ sleep_in_schedule(FutureObject *self, unsigned seen, int64_t end,
     ps_cpu_schedules.wake(&sleep, left_ns);
 }
 
-/* -1 with an exception: TimeoutError, or that of a signal handler. */
+/* The part of wait_unseen while a schedule is explored.  Returns -1 with
+ * TimeoutError or the exception of a signal handler. */
 static int
 wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
@@ -902,7 +920,8 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
     return 0;
 }
 
-/* -1 with an exception: TimeoutError, or that of a signal handler. */
+/* Wait until the Future is done.  Returns -1 with TimeoutError or the
+ * exception of a signal handler. */
 static int
 wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
@@ -931,7 +950,7 @@ wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
     return result;
 }
 
-/* Likewise, seen by explain() and in the timeline. */
+/* As wait_unseen, but explain() and the timeline show the wait. */
 static int
 wait_until_done(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
@@ -944,7 +963,8 @@ wait_until_done(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
     return result;
 }
 
-/* -1 with an exception, CancelledError if it was cancelled. */
+/* Wait, and raise CancelledError if the Future was cancelled.  Returns -1 with
+ * an exception. */
 static int
 wait_with(PyObject *op, const char *method, PyObject *const *args,
           Py_ssize_t nargs, PyObject *kwnames)

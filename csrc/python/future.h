@@ -8,45 +8,47 @@
 
 PyObject *future_new(void);
 
-/* Mark a callable as running; false if its Future was cancelled and it must
- * not be called. */
+/* Mark the callable as running.  Returns false if its Future was cancelled:
+ * then the callable must not be called. */
 bool future_start(PyObject *future);
 
-/* Set the moment at which the callable runs in its stream, or NULL; the Future
- * takes over the reference. */
+/* Set the race detector's moment at which the callable runs in its stream, or
+ * NULL.  The Future takes over the reference. */
 void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
-/* The callable's source in the timeline, or 0. */
+/* The number by which the timeline names the callable as the source of a wait;
+ * 0 if there is none. */
 void future_set_source(PyObject *future, uint64_t source);
 uint64_t future_source(PyObject *future);
 
-/* Have the Future remember the call that queues the callable; where that is,
- * as place_of. */
+/* future_set_place stores which call of the program queues the callable.
+ * future_place returns that place, as place_of. */
 void future_set_place(PyObject *future);
 PyObject *future_place(PyObject *future);
 
-/* Give a running Future its result, or its exception if the callable failed.
- * lost: the exception must be logged unless somebody retrieves it from the
- * Future.  future_finish: then wake the waiters and call the callbacks. */
+/* future_settle gives a running Future its result or, if the callable failed,
+ * its exception.  lost: if no code retrieves the exception from the Future, it
+ * is logged.  future_finish, called later, wakes the waiters and calls the
+ * callbacks. */
 void
 future_settle(PyObject *future, PyObject *outcome, bool failed, bool lost);
 void future_finish(PyObject *future);
 
-/* Cancel a Future unless its callable has started. */
+/* Cancel a Future, unless its callable has started. */
 void future_cancel(PyObject *future);
 
-/* Notify threads that spin for a result: the thread that settled a Future is
- * about to release the GIL. */
+/* Tell threads that spin for a result: the thread that settled a Future is
+ * about to release the GIL, or to run its next callable. */
 void future_mark_settled(void);
 
-/* Whether, while a schedule is explored, threads wait that cannot run work.
- * future_advance_awaited: run it for them. */
+/* futures_are_awaited: whether, while a schedule is explored, threads wait for
+ * Futures in code that cannot run the schedule's work.  future_advance_awaited
+ * runs that work for them. */
 bool futures_are_awaited(void);
 void future_advance_awaited(void);
 
-/* Take the pending exception, of which there must be one, with its
- * traceback. */
+/* Take the pending exception, with its traceback.  There must be one. */
 PyObject *take_exception(void);
 
 #endif

@@ -1,6 +1,6 @@
-/* The type `Graph`: the calls of core that pystreams/cuda/_graphs.py gives
- * torch's names and words.  A method releases the GIL before it waits for a
- * graph that another thread uses. */
+/* The type `Graph`: core's graph functions.  pystreams/cuda/_graphs.py gives
+ * them torch's names and error messages.  If another thread uses the graph, a
+ * method releases the GIL before it waits for the graph's mutex. */
 #include "module.h"
 
 #include <errno.h>
@@ -20,14 +20,15 @@ typedef struct {
     PyObject ob_base;
     struct ps_runtime *runtime;
     struct ps_graph *graph;
-    PyObject *pool;      /* the token of the latest capture; NULL before it */
-    struct calls *calls; /* of the capture; NULL if there is none */
-    /* The exception that was being handled when the capture began, as an
-     * address, which may be dangling; 0 if there was none. */
+    PyObject *pool;      /* the latest capture's token, or NULL */
+    struct calls *calls; /* the capture's callables, or NULL */
+    /* The address of the exception that was being handled when the capture
+     * began; 0 if there was none.  Only compared: the object may be gone. */
     atomic_uintptr_t handled;
 } GraphObject;
 
-/* Whether graphs can be printed after they are instantiated. */
+/* Whether native graphs are kept, so that they can be printed after they are
+ * instantiated. */
 static atomic_bool debugging;
 
 static struct ps_graph *
@@ -44,11 +45,11 @@ runtime_of(PyObject *self)
 
 /* ---- Hooks ---- */
 
-/* Whether a hook was ever registered, of one graph or of all. */
+/* Whether a hook was ever registered, for one graph or for all graphs. */
 static atomic_bool hooked;
 
-/* Run the hooks of the kind.  Stops at the first that raises, and returns -1
- * with its exception. */
+/* Run the graph's hooks of this kind.  Stops at the first hook that raises,
+ * and returns -1 with its exception. */
 static int
 run_hooks(PyObject *self, const char *kind)
 {
@@ -67,7 +68,7 @@ has_executable(PyObject *self)
     return native == 0 || executable != 0;
 }
 
-/* Run the destroy hooks; their exceptions are logged. */
+/* Run the destroy hooks.  Exceptions of the hooks are logged. */
 static void
 run_destroy_hooks(PyObject *self, uint64_t executable)
 {
@@ -88,7 +89,7 @@ is_capturing_now(PyObject *self)
     return stream != NULL;
 }
 
-/* Note the place at which the capture of that number begins. */
+/* Store at which place of the program the capture with this number begins. */
 static void
 note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
 {
@@ -106,8 +107,8 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
     report_unless_no_memory();
 }
 
-/* Forget the place, and add the explanation of the status to the pending
- * exception. */
+/* Forget where the capture began, and add an explanation of the status to the
+ * pending exception. */
 static void
 note_end(PyObject *self, uint64_t number, ps_status status)
 {
@@ -118,8 +119,8 @@ note_end(PyObject *self, uint64_t number, ps_status status)
     }
 }
 
-/* Add to the pending exception where the capture of that number, which is in
- * progress, began: the text has a place for it. */
+/* Add to the pending exception where the capture with this number began.  The
+ * capture is in progress.  `text` has a placeholder for the place. */
 static void
 explain_begin(PyObject *self, uint64_t number, const char *text)
 {
@@ -128,7 +129,8 @@ explain_begin(PyObject *self, uint64_t number, const char *text)
                     (unsigned long long)number, text);
 }
 
-/* Wait for the replays if a destroy hook wants that; -1 with an exception. */
+/* Wait for the replays, if a destroy hook requires that.  Returns -1 with an
+ * exception. */
 static int
 wait_if_asked(PyObject *self)
 {
@@ -136,7 +138,7 @@ wait_if_asked(PyObject *self)
         import_call("pystreams.cuda._graphs", "_resetting", "(O)", self));
 }
 
-/* ps_graph_reset, with the destroy hooks. */
+/* ps_graph_reset, and then the destroy hooks. */
 static ps_status
 reset(PyObject *self)
 {
@@ -161,8 +163,9 @@ reset(PyObject *self)
     return status;
 }
 
-/* A reset may be refused on this thread; the deallocation, which follows,
- * drops the graph on any thread. */
+/* Run the destroy hooks before the object is deallocated.  Does not reset the
+ * graph, because a reset may be refused on this thread.  The deallocation,
+ * which follows, frees the graph on any thread. */
 static void
 Graph_finalize(PyObject *self)
 {
@@ -184,9 +187,10 @@ Graph_finalize(PyObject *self)
     exception_restore(saved);
 }
 
-/* ---- Callables ---- */
+/* ---- Callables of the capture ---- */
 
-/* A new reference, or NULL. */
+/* Returns a new reference to the graph's list of callables; NULL if it has
+ * none. */
 static struct calls *
 calls_get(PyObject *self)
 {
@@ -197,7 +201,8 @@ calls_get(PyObject *self)
     return calls;
 }
 
-/* Replace them; takes over the caller's reference. */
+/* Replace the graph's list of callables.  Takes over the caller's
+ * reference. */
 static void
 calls_set(PyObject *self, struct calls *calls)
 {
@@ -210,7 +215,8 @@ calls_set(PyObject *self, struct calls *calls)
     calls_unref(replaced);
 }
 
-/* Drop the callables of a capture that the graph no longer holds. */
+/* Drop the list of callables if the graph no longer holds the capture that
+ * they belong to. */
 static void
 calls_settle(PyObject *self)
 {
@@ -235,7 +241,7 @@ calls_settle(PyObject *self)
     exception_restore(saved);
 }
 
-/* Drop a capture whose beginning has raised. */
+/* Drop the capture after its beginning has raised an exception. */
 static void
 drop_capture(PyObject *self)
 {
@@ -310,20 +316,21 @@ Graph_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* The exception for a graph's status: ValueError if an argument is at fault,
- * else RuntimeError. */
+/* How to raise the exception for a status: ValueError if an argument is at
+ * fault, else RuntimeError. */
 struct fault {
     ps_status status;
     bool is_of_argument;
-    const char *text; /* NULL: the end of a table */
+    const char *text; /* NULL ends a table */
 };
 
 #define FAULTS(...) ((const struct fault[]){__VA_ARGS__, {0}})
-/* The table of an operation that needs a graph. */
+/* The table of an operation whose only fault is that there is no graph. */
 #define IF_EMPTY(text) FAULTS({PS_ERROR_GRAPH_EMPTY, false, text})
 
-/* None, or NULL with the exception for the status: by the operation's own
- * table if there is one, or what all have in common. */
+/* Returns None for PS_SUCCESS, else NULL with an exception.  Its text comes
+ * from `own`, the operation's own table, or else from the table that all
+ * operations share. */
 static PyObject *
 finish(PyObject *self, const char *operation, const struct fault *own,
        ps_status status)
@@ -368,7 +375,8 @@ finish(PyObject *self, const char *operation, const struct fault *own,
     return none_or_raise(runtime_of(self), operation, status);
 }
 
-/* Raise for a capture that could not begin on the stream; NULL. */
+/* Raise the exception for a capture that could not begin on the stream.
+ * Returns NULL. */
 static PyObject *
 raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
 {
@@ -390,7 +398,7 @@ raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
 }
 
 /* The address of the exception that this thread is handling, as in an except
- * clause, a finally clause or an __exit__(); 0 if there is none. */
+ * clause, a finally clause or an __exit__().  0 if there is none. */
 static uintptr_t
 handled_exception(void)
 {
@@ -403,7 +411,8 @@ handled_exception(void)
     return address;
 }
 
-/* Whether an exception that was raised during the capture is being handled. */
+/* Whether this thread is handling an exception that was raised during the
+ * capture. */
 static bool
 capture_raised(PyObject *self)
 {
@@ -447,14 +456,15 @@ Graph_begin(PyObject *self, PyObject *args)
     stream_release(stream);
     reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
     if (run_hooks(self, "capture_start") < 0) {
-        /* As if it had not begun. */
+        /* Restore the state before the call. */
         drop_capture(self);
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
-/* The part of capture_end after the capture has ended. */
+/* The part of capture_end after the capture has ended: runs the hooks and
+ * instantiates the graph. */
 static ps_status
 complete(PyObject *self)
 {
@@ -463,7 +473,8 @@ complete(PyObject *self)
     bool debug = atomic_load(&debugging), has_hooks = atomic_load(&hooked);
     int raised = run_hooks(self, "capture_end");
     struct saved_exception saved = exception_save();
-    /* The hooks after the instantiation may inspect the graph, too. */
+    /* Keep the native graph also for the hooks that run after the
+     * instantiation: they may inspect it. */
     WITHOUT_GIL(status = ps_graph_finish(graph_of(self), debug || has_hooks));
     exception_restore(saved);
     if (raised == 0 && status == PS_SUCCESS && !keeps) {
@@ -559,7 +570,8 @@ launch(PyObject *self)
     do {
         struct ps_device *device = graph_of(self)->device;
         if (device != NULL) {
-            /* Core finds the thread's stream if there is one. */
+            /* Create the calling thread's default stream if it has none: core
+             * only looks for an existing one. */
             struct ps_stream *own = current_stream_of(device);
             if (own == NULL) {
                 return PS_RAISED;
@@ -576,7 +588,8 @@ launch(PyObject *self)
     return status;
 }
 
-/* Launch the graph between its hooks, which find it instantiated. */
+/* Launch the graph between its hooks.  The graph is instantiated before the
+ * first hook runs. */
 static ps_status
 launch_hooked(PyObject *self)
 {
@@ -595,7 +608,8 @@ launch_hooked(PyObject *self)
     status = launch(self);
     struct saved_exception saved = exception_save();
     if (run_hooks(self, "replay_end") < 0) {
-        /* The launch's own failure comes first. */
+        /* The failure of the launch is raised, so the hooks' exception is only
+         * reported. */
         if (status != PS_SUCCESS) {
             report_ignored("running the replay hooks of a graph");
         }
@@ -737,7 +751,7 @@ Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                   status);
 }
 
-/* By enum ps_node_kind. */
+/* Indexed by enum ps_node_kind. */
 static const char *const kinds[] = {
     "empty", "kernel",       "memcpy",     "memset",      "host",
     "host",  "event_record", "wait_event", "child_graph", "other",
@@ -751,7 +765,7 @@ kind_of(const struct ps_graph_node *node)
                : kinds[node->kind];
 }
 
-/* (x, y, z), or None. */
+/* Returns (x, y, z), or None if the extents are unknown. */
 static PyObject *
 extents(const unsigned *of)
 {
@@ -810,7 +824,7 @@ Graph_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
     struct ps_graph_edge *edges;
     size_t node_count, edge_count;
     ps_status status;
-    /* The names of its callables are read below. */
+    /* Hold the callables: their names are read below. */
     struct calls *calls = calls_get(self);
     WITHOUT_GIL(status = ps_graph_describe(graph_of(self), &nodes, &node_count,
                                            &edges, &edge_count));
@@ -837,7 +851,8 @@ Graph_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
     return result;
 }
 
-/* Add to the pending exception which node differs, and how. */
+/* Add to the pending exception which node of the other graph differs, and
+ * how. */
 static void
 explain_difference(struct ps_graph *other,
                    const struct ps_graph_difference *difference)
@@ -865,7 +880,7 @@ explain_difference(struct ps_graph *other,
     free(edges);
 }
 
-/* Check another graph, whose work this one is to do. */
+/* Check the argument `other`: a graph whose work this graph is to do. */
 static int
 check_other(PyObject *self, const char *function, const char *name,
             PyObject *other)
@@ -888,8 +903,9 @@ check_other(PyObject *self, const char *function, const char *name,
                                 : runtime_of(other)->backend->name);
 }
 
-/* The number of the graph's capture; -1 with an exception if it has callables,
- * because a callable belongs to one executable. */
+/* Get the number of the other graph's capture.  Returns -1 with an exception
+ * if the capture has callables: a callable belongs to one executable, so
+ * another graph cannot take it over. */
 static int
 number_without_calls(PyObject *other, const char *function, uint64_t *number)
 {
@@ -980,14 +996,14 @@ Graph_update(PyObject *self, PyObject *other)
     return result;
 }
 
-/* A Python object that a graph keeps. */
+/* A reference-counted holder of a Python object that a graph keeps. */
 struct retained {
     atomic_uint refs;
     unsigned generation;
     PyObject *object;
 };
 
-/* Runs on any thread, with or without the GIL. */
+/* Called on any thread, with or without the GIL. */
 static ps_status
 drop_retained(void *memory)
 {
@@ -1052,20 +1068,21 @@ Graph_use_hooks(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-/* ---- As a context ---- */
+/* ---- As a context manager ---- */
 
 static PyObject *
 Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     PyObject *begun = PyObject_CallMethod(self, "_begin_capture", NULL);
     if (begun == NULL && is_capturing_now(self)) {
-        /* Ctrl-C may have come after the capture began. */
+        /* Ctrl-C may have raised after the capture had begun. */
         drop_capture(self);
     }
     return begun;
 }
 
-/* An exception of the block comes before one of the end. */
+/* If the block raised an exception, this takes precedence over an Exception of
+ * capture_end. */
 static PyObject *
 Graph_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {

@@ -1,5 +1,5 @@
-/* Handles for other processes: the arguments of from_ipc_handle(), its errors,
- * and how objects are pickled by their handles. */
+/* Interprocess handles: the arguments and errors of from_ipc_handle(), and how
+ * objects are pickled by their handles. */
 #ifndef PYSTREAMS_PYTHON_IPC_H
 #define PYSTREAMS_PYTHON_IPC_H
 
@@ -8,27 +8,28 @@
 
 struct ps_device;
 
-/* The kind of shared object, for error messages. */
+/* The texts about one kind of shared object. */
 struct shared_kind {
     const char *type;    /* "Event" */
     const char *noun;    /* "event" */
-    const char *feature; /* as raise_absent wants it */
-    Py_ssize_t bytes;    /* of a handle */
+    const char *feature; /* for raise_absent */
+    Py_ssize_t bytes;    /* the size of a handle */
 };
 
-/* Parse from_ipc_handle(device, handle) and hold the handle's bytes, of the
- * kind's length; only: as device_argument; indexed: whether the device was
- * given by its index.  -1 with an exception. */
+/* Parse from_ipc_handle(device, handle), and get a view of the handle's bytes,
+ * which must be kind->bytes long.  only: the device type allowed, as in
+ * device_argument.  *indexed becomes whether the device was given by its
+ * index.  Returns -1 with an exception. */
 int ipc_arguments(const struct shared_kind *kind, int only,
                   PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                   struct ps_device **device, bool *indexed, Py_buffer *handle);
 
-/* Raise the exception for a handle that could not be opened; NULL. */
+/* Raise the exception for a handle that could not be opened.  Returns NULL. */
 PyObject *raise_not_opened(const struct shared_kind *kind,
                            struct ps_device *device, ps_status status);
 
-/* The result of __reduce__: the type's from_ipc_handle opens the object anew
- * and then sets the state, unless it is NULL. */
+/* Returns the result of __reduce__.  Unpickling calls the type's
+ * from_ipc_handle and then, if state is not NULL, sets the state. */
 PyObject *
 ipc_reduce(PyObject *self, struct device_name device,
            const unsigned char *handle, Py_ssize_t nbytes, PyObject *state);

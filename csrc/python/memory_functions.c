@@ -1,5 +1,5 @@
-/* Functions of the module for the memory of devices and their pools.  Each
- * takes torch's number of a device type first. */
+/* The module's functions for the memory of devices and their pools.  The first
+ * argument of each is torch's number of a device type. */
 #include "module.h"
 
 #include "args.h"
@@ -85,8 +85,8 @@ reset_accumulated_memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* The runtime of a function's one argument, a device type; NULL with an
- * exception. */
+/* Returns the runtime of the device type that is the function's one argument.
+ * NULL with an exception. */
 static struct ps_runtime *
 parse_type(PyObject *args, const char *format)
 {
@@ -182,8 +182,9 @@ empty_host_cache(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* The device and the number of bytes in a function's arguments; NULL with an
- * exception.  If None is allowed, it means no limit. */
+/* Parse a device and a number of bytes.  Returns the device; NULL with an
+ * exception.  If `none` is true, the number may be None, which means no
+ * limit. */
 static struct ps_device *
 parse_limit(PyObject *args, const char *function, bool none, uint64_t *nbytes)
 {

@@ -51,7 +51,8 @@ PyObject *
 import_call_with(const char *module, const char *name, const char *format,
                  va_list values)
 {
-    /* First: this takes over references. */
+    /* Build the arguments first, since this takes over references and so must
+     * happen in any case. */
     PyObject *args = Py_VaBuildValue(format, values), *result = NULL;
     PyObject *function = args != NULL ? import_attribute(module, name) : NULL;
     if (function != NULL) {
@@ -93,7 +94,7 @@ static int
 add_types(PyObject *module)
 {
     struct module_state *state = &module_state;
-    /* name: NULL for a type that is not an attribute of the module. */
+    /* NULL if the type is not an attribute of the module. */
     const struct {
         PyTypeObject **type;
         PyType_Spec *spec;
@@ -140,7 +141,8 @@ add_types(PyObject *module)
         }
     }
     if (state->event_type->tp_vectorcall == NULL) {
-        /* A slot for it exists only from Python 3.14 on. */
+        /* Before Python 3.14, a type's specification cannot set
+         * tp_vectorcall. */
         state->event_type->tp_vectorcall = event_call;
         state->cuda_event_type->tp_vectorcall = cuda_event_call;
         state->cuda_device_type->tp_vectorcall = cuda_device_call;
@@ -148,8 +150,8 @@ add_types(PyObject *module)
     return 0;
 }
 
-/* Add an exception of the package, made if it does not exist yet; -1 with an
- * exception. */
+/* Add an exception of the package to the module.  Creates it if it does not
+ * exist yet.  Returns -1 with an exception. */
 static int
 add_exception(PyObject *module, const char *name, const char *doc,
               PyObject *bases, PyObject **type)
@@ -188,7 +190,7 @@ add_exceptions(PyObject *module)
     return result;
 }
 
-/* Make the constants; -1 with an exception. */
+/* Create the constants.  Returns -1 with an exception. */
 static int
 make_constants(void)
 {
@@ -208,7 +210,7 @@ make_constants(void)
         {&state->str_array_interface, "__cuda_array_interface__"},
         {&state->str_host_array_interface, "__array_interface__"},
     };
-    /* Objects of an earlier import use these constants. */
+    /* An earlier import has created them, and its objects still use them. */
     if (state->future_states != NULL) {
         return 0;
     }
@@ -227,7 +229,8 @@ make_constants(void)
     return state->future_states != NULL ? 0 : -1;
 }
 
-/* Add a function of the package's cuda module, under another name. */
+/* Add a function to the module under this name.  It belongs to the package's
+ * module `cuda`, which its __module__ names. */
 static int
 add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
 {
@@ -240,8 +243,8 @@ add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
     return result;
 }
 
-/* Backends and their devices belong to the process, and callables are called
- * in the main interpreter. */
+/* Refuse other interpreters than the main one: backends and devices belong to
+ * the process, and callables are called in the main interpreter. */
 static int
 check_interpreter(void)
 {
@@ -292,7 +295,8 @@ module_exec(PyObject *module)
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
 #if PY_VERSION_HEX >= 0x030C0000
-    /* Otherwise import refuses some interpreters itself, without a reason. */
+    /* Accept all interpreters here, because import itself would refuse some
+     * without giving the reason. */
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
 #if PY_VERSION_HEX >= 0x030D0000

@@ -1,7 +1,7 @@
 /* Declarations for every file of the extension module: the module's state, its
- * types and functions, and the GIL.  Only the files of this folder include
- * Python.h. Each holds one type or one task, and the header of the same name
- * declares what other files use of it. */
+ * types and functions, and the GIL.  Only files of this folder include
+ * Python.h.  Each file holds one type or one task, and the header of the same
+ * name declares what the other files use of it. */
 #ifndef PYSTREAMS_PYTHON_MODULE_H
 #define PYSTREAMS_PYTHON_MODULE_H
 
@@ -15,8 +15,8 @@
 #include "../core/device.h"
 #include "../core/runtime.h"
 
-/* The objects of the module.  They belong to the process, as backends do, and
- * are never dropped: a second import of the module finds the same types. */
+/* The module's objects.  They belong to the process and are never dropped,
+ * like backends.  So a second import of the module finds the same types. */
 extern struct module_state {
     PyTypeObject *device_type;
     PyTypeObject *stream_type;
@@ -35,11 +35,11 @@ extern struct module_state {
     PyTypeObject *device_context_type;
     PyTypeObject *cuda_device_type;
     PyTypeObject *partition_type;
-    /* The package's StreamFuture, and its function read_array_interface; NULL
-     * until they are needed. */
+    /* The package's class StreamFuture and its function read_array_interface.
+     * NULL until they are first needed. */
     PyObject *_Atomic future_type;
     PyObject *_Atomic read_array_interface;
-    /* The values of a Future's _state, in the order of enum future_state. */
+    /* The values of Future._state, in the order of enum future_state. */
     PyObject *future_states;
     PyObject *empty_tuple;
     PyObject *accelerator_error;
@@ -55,28 +55,32 @@ extern struct module_state {
     PyObject *str_dlpack_exchange;
     PyObject *str_array_interface;
     PyObject *str_host_array_interface;
-    /* The device type chosen when none is given; -1 until first asked. */
+    /* The device type that is used if a program gives none.  -1 until it is
+     * first needed. */
     atomic_int default_type;
 } module_state;
 
-/* Between these, one thread at a time accesses the object's fields: on a
- * free-threaded interpreter by a critical section, otherwise by the GIL.  A
- * critical section is suspended if the thread waits, so only read and change
- * fields within it: run no Python code, and do not release the GIL. */
+/* Between these two macros, one thread at a time accesses the object's fields.
+ * A free-threaded interpreter uses a critical section; otherwise the GIL
+ * suffices.  A critical section is suspended while the thread waits.  So only
+ * read and change fields in between: run no Python code, and do not release
+ * the GIL. */
 #if PY_VERSION_HEX < 0x030D0000
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION()         }
 #endif
 
-/* The object whose critical section guards the static variables of a file. */
+/* The object whose critical section guards the static variables of all
+ * files. */
 static inline PyObject *
 variables_owner(void)
 {
     return (PyObject *)module_state.device_type;
 }
 
-/* A new reference to the object in a field of the owner, which another thread
- * may replace meanwhile; NULL if the field is NULL. */
+/* Returns a new reference to the object in a field of the owner.  Another
+ * thread may replace the object at the same time.  NULL if the field is
+ * NULL. */
 static inline PyObject *
 reference_get(PyObject *owner, PyObject *const *field)
 {
@@ -88,7 +92,8 @@ reference_get(PyObject *owner, PyObject *const *field)
     return object;
 }
 
-/* Replace the object in the field; takes over the caller's reference. */
+/* Replace the object in a field of the owner.  Takes over the caller's
+ * reference. */
 static inline void
 reference_set(PyObject *owner, PyObject **field, PyObject *object)
 {
@@ -109,8 +114,8 @@ reference_set(PyObject *owner, PyObject **field, PyObject *object)
         Py_END_ALLOW_THREADS   \
     } while (0)
 
-/* Run a statement that calls a backend and does not block; with the GIL
- * released if another library implements the backend. */
+/* Run a statement that calls a backend and does not block.  Releases the GIL
+ * if other libraries use the same devices, since these may delay the call. */
 #define CALL_WITH(shared, statement) \
     do {                             \
         if (shared) {                \
@@ -124,9 +129,9 @@ reference_set(PyObject *owner, PyObject **field, PyObject *object)
 #define CALL_BACKEND(runtime, statement) \
     CALL_WITH(((runtime)->backend->flags & PS_BACKEND_SHARED), statement)
 
-/* PyObject_TypeCheck for a type whose instances have fields of their own: such
- * a type is always among the bases, which are fewer than its method resolution
- * order has. */
+/* A fast PyObject_TypeCheck, for a type whose instances have fields of their
+ * own.  Such a type is in the chain of tp_base of every subtype, and this
+ * chain is shorter than the method resolution order. */
 static inline bool
 is_instance(PyObject *object, PyTypeObject *type)
 {
@@ -137,15 +142,18 @@ is_instance(PyObject *object, PyTypeObject *type)
     return base != NULL;
 }
 
-/* An attribute of a Python module, and the result of calling it; the format is
- * Py_BuildValue's for a tuple.  New references, NULL with an exception. */
+/* import_attribute returns an attribute of a Python module.  import_call
+ * returns the result of calling it; the format is Py_BuildValue's, for a
+ * tuple.  Both return new references; NULL with an exception. */
 PyObject *import_attribute(const char *module, const char *name);
 
-/* Set a field that is set once, unless another thread has set it.  Takes over
- * `made`.  Returns the field's value, borrowed; NULL if `made` is NULL. */
+/* Set a field that is set only once, unless another thread has set it already.
+ * Takes over `made`.  Returns the field's value, borrowed; NULL if `made` is
+ * NULL. */
 PyObject *set_once(PyObject *_Atomic *field, PyObject *made);
 
-/* Likewise, an attribute of a Python module; NULL with an exception. */
+/* As set_once, with an attribute of a Python module.  NULL with an
+ * exception. */
 PyObject *
 import_once(PyObject *_Atomic *field, const char *module, const char *name);
 
@@ -154,8 +162,8 @@ import_call(const char *module, const char *name, const char *format, ...);
 PyObject *import_call_with(const char *module, const char *name,
                            const char *format, va_list values);
 
-/* Drop what a call returned: 0; -1 with the call's exception if that is
- * NULL. */
+/* Drop the result of a call.  Returns 0; -1 if the result is NULL: then the
+ * call has raised. */
 static inline int
 drop_result(PyObject *result)
 {
@@ -163,17 +171,18 @@ drop_result(PyObject *result)
     return result != NULL ? 0 : -1;
 }
 
-/* The number of an object in a list of different ones, which is its end if it
- * is new; numbers: a dict of them.  -1 with an exception.  Runs no Python. */
+/* Returns the object's index in a list without duplicates.  If it is not in
+ * the list, appends it.  `numbers` is a dict from objects to indices.  Returns
+ * -1 with an exception.  Runs no Python code. */
 Py_ssize_t number_in(PyObject *list, PyObject *numbers, PyObject *object);
 
-/* Append an item, a new reference, to a list and return the list; NULL with an
- * exception, and the list dropped, if one of them is NULL or there is no
- * memory.  Runs no Python, except to drop. */
+/* Append the item to the list, and return the list.  Takes over the references
+ * to both.  If either is NULL or memory runs out, drops both and returns NULL
+ * with an exception.  Runs no Python code, except when it drops references. */
 PyObject *list_with(PyObject *list, PyObject *item);
 
-/* Without the GIL, a list that reads as empty may still be in use; only the
- * interpreter knows. */
+/* On a free-threaded interpreter, a list that reads as NULL may be changing
+ * right now, so always call the interpreter's function. */
 static inline void
 clear_weakrefs(PyObject *self, PyObject *list)
 {
@@ -196,8 +205,8 @@ object_free(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Whether the interpreter is finalizing: a clean-up then calls no device, and
- * leaks. */
+/* Whether the interpreter is finalizing.  Then clean-up code must call no
+ * device, and leaks instead. */
 static inline bool
 is_finalizing(void)
 {
@@ -219,7 +228,7 @@ extern PyType_Spec waiter_spec, future_spec, future_lock_spec;
 extern PyType_Spec graph_spec, graph_context_spec;
 extern PyType_Spec partition_spec;
 
-/* tp_vectorcall of the types that have one. */
+/* The tp_vectorcall functions of the types that have one. */
 extern const vectorcallfunc event_call, cuda_event_call, cuda_device_call;
 
 extern PyMethodDef backend_functions[], device_functions[], work_functions[];
@@ -233,8 +242,9 @@ extern PyMethodDef cuda_current_stream_function, cuda_default_stream_function;
 extern PyMethodDef get_stream_from_external_function;
 extern PyMethodDef cuda_stream_function;
 
-/* A type's specification, for PyType_FromModuleAndSpec.  No type can be
- * changed from Python, so that methods need not be looked up under a lock. */
+/* A type's specification, for PyType_FromModuleAndSpec.  All types are
+ * immutable from Python, so that the interpreter can look up methods without a
+ * lock. */
 #define TYPE_SPEC(type_name, object, type_flags, type_slots)              \
     {                                                                     \
         .name = (type_name), .basicsize = sizeof(object),                 \
@@ -243,16 +253,16 @@ extern PyMethodDef cuda_stream_function;
         .slots = (type_slots),                                            \
     }
 
-/* The entry of a table of members that allows weak references. */
+/* The entry of a table of members that makes weak references possible. */
 #define WEAKREFS(object)                                              \
     {                                                                 \
         "__weaklistoffset__", T_PYSSIZET, offsetof(object, weakrefs), \
             READONLY, NULL                                            \
     }
 
-/* An entry of a table of functions or methods, with the text for help(): the
- * parameters, as in "type, /" of a function and ", /, stream=None" of a
- * method, and the docstring. */
+/* An entry of a table of functions or methods.  `signature` and `text` are for
+ * help().  The signature is the parameters, as in "type, /" for a function and
+ * ", /, stream=None" for a method.  The text is the docstring. */
 #define ENTRY(name, function, flags, signature, text)         \
     {                                                         \
         name, (PyCFunction)(void (*)(void))(function), flags, \

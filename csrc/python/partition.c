@@ -1,5 +1,5 @@
-/* The type `Partition`.  An object is constant, so that threads may share it.
- */
+/* The type `Partition`.  Objects are immutable, so that threads can share
+ * them. */
 #include "module.h"
 
 #include "../core/memory.h"
@@ -23,7 +23,7 @@ partition_of(PyObject *self)
     return ((PartitionObject *)self)->partition;
 }
 
-/* RuntimeError for more than are left. */
+/* Raise RuntimeError for a request of more multiprocessors than are left. */
 static PyObject *
 raise_count(struct ps_device *device, int count, int taken)
 {
@@ -48,8 +48,8 @@ static ps_status
 create(struct ps_device *device, int count, struct ps_partition **partition,
        int *taken)
 {
-    /* Blocks and streams that were dropped while busy keep their partitions
-     * until the next sweep. */
+    /* Dropped blocks and streams that were still busy keep their partitions.
+     * Release those whose work is done now, and try again. */
     ps_memory_sweep(device->runtime);
     ps_device_give_up_deferred(device);
     return ps_partition_create(device, count, partition, taken);

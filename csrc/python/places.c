@@ -1,6 +1,5 @@
-/* variables_owner() guards the variables.  A call is identified by the address
- * of its code and its offset; new code at the same address has the places of
- * the old code. */
+/* Places of a program.  variables_owner() guards the variables.  A call in the
+ * program is identified by its code object and the offset in it. */
 #include "places.h"
 
 #include <stdatomic.h>
@@ -8,7 +7,7 @@
 #include "args.h"
 #include "errors.h"
 
-/* The prefix of the file names of this package; set once. */
+/* The prefix of the names of this package's files.  Set once. */
 static PyObject *_Atomic own;
 
 static PyObject *
@@ -38,7 +37,8 @@ is_of_package(PyCodeObject *code)
 {
     PyObject *file = code->co_filename, *prefix = own;
     Py_ssize_t last = prefix != NULL ? PyUnicode_GET_LENGTH(prefix) - 1 : -1;
-    /* Other files seldom have the prefix's last character there. */
+    /* Compare one character first: other files' names seldom have the same one
+     * there. */
     return last >= 0 && PyUnicode_GET_LENGTH(file) > last &&
            PyUnicode_READ_CHAR(file, last) ==
                PyUnicode_READ_CHAR(prefix, last) &&
@@ -79,7 +79,7 @@ place_of(PyCodeObject *code, int instruction)
 
 /* ---- Numbers ---- */
 
-/* A call of the program: a shortcut to its place. */
+/* A cache entry: the place of a call in the program. */
 struct call {
     PyCodeObject *code;
     int offset;
@@ -89,8 +89,8 @@ struct call {
 enum { CALLS = 512 };
 
 static struct call calls[CALLS];
-/* The places in order, and the numbers by places; NULL while nobody holds
- * them. */
+/* The list of places, and a dict from places to their indices in the list.
+ * NULL while no caller holds the places. */
 static PyObject *places, *numbers;
 static Py_ssize_t holders;
 
@@ -146,8 +146,8 @@ place_at(Py_ssize_t number)
     return place;
 }
 
-/* The number of a call's place.  place: NULL to find only a call that is
- * known; -1 for any other, and with an exception. */
+/* Returns the number of a call's place.  If `place` is NULL, only looks into
+ * the cache.  Returns -1 if it is not there, or with an exception. */
 static Py_ssize_t
 number_call(PyCodeObject *code, int offset, PyObject *place)
 {
@@ -169,8 +169,8 @@ number_call(PyCodeObject *code, int offset, PyObject *place)
     return number;
 }
 
-/* Whether the frame is the program's, and the number of its place: -1 if there
- * is none, or with an exception. */
+/* Returns whether the frame runs code of the program.  *number becomes the
+ * number of its place; -1 if there is none, or with an exception. */
 static bool
 number_frame(PyFrameObject *frame, Py_ssize_t *number)
 {

@@ -1,4 +1,4 @@
-/* Places of a program: the lines at which it calls the package. */
+/* Places of a program: the lines at which the program calls the package. */
 #ifndef PYSTREAMS_PYTHON_PLACES_H
 #define PYSTREAMS_PYTHON_PLACES_H
 
@@ -10,27 +10,27 @@
 #define PyFrame_GetLasti(frame) ((frame)->f_lasti * (int)sizeof(_Py_CODEUNIT))
 #endif
 
-/* The innermost function that is the program's own, a new reference, and the
- * instruction that it is at.  NULL without an exception if there is none, with
- * one if out of memory. */
+/* Returns the innermost running function that is the program's own, as a new
+ * reference to its code, and the instruction in it.  Returns NULL without an
+ * exception if there is none; NULL with an exception if out of memory. */
 PyCodeObject *find_place(int *instruction);
 
-/* The place of an instruction of the code as (file, line, function), None if
- * there is no code; NULL with an exception. */
+/* Returns the place of an instruction as (file, line, function); None if code
+ * is NULL.  NULL with an exception. */
 PyObject *place_of(PyCodeObject *code, int instruction);
 
-/* Between the two, places are numbered; they keep their numbers as long as
- * anybody holds them. */
+/* Between these two calls, places have numbers.  A place keeps its number as
+ * long as any caller holds the places. */
 int places_hold(void);
 void places_release(void);
 
-/* The number of the place that find_place finds; it is cached for each call of
- * the program.  -1 if there is none, or no memory; keeps a pending
- * exception. */
+/* Returns the number of the place that find_place finds.  The number is cached
+ * for each call in the program.  Returns -1 if there is no place or no memory.
+ * Keeps a pending exception. */
 Py_ssize_t place_number(void);
 
-/* The place as (file, line, function), a new reference; NULL without an
- * exception if there is no such number. */
+/* Returns the place with this number as (file, line, function), a new
+ * reference.  NULL without an exception if there is none. */
 PyObject *place_at(Py_ssize_t number);
 
 #endif

@@ -1,7 +1,8 @@
-/* The race detector's use of Python: places in programs, and reports of races,
- * which pystreams/races.py turns into words.
+/* The race detector's Python side: places in programs, and reports of races.
+ * pystreams/races.py turns the reports into words.
  *
- * Core calls backends with or without the GIL, so each hook takes it. */
+ * Core calls backends with or without the GIL, so each hook acquires the
+ * GIL. */
 #include "races.h"
 
 #include <string.h>
@@ -35,18 +36,19 @@ actor_name(const struct ps_stream *stream)
 
 /* ---- Hooks ---- */
 
-/* The function of races.py that reports a race; guarded as variables_owner()
- * says. */
+/* The function of races.py that reports a race.  variables_owner() guards
+ * it. */
 static PyObject *report;
 
 struct description {
     struct ps_description base;
-    /* The program's code; NULL if none of its functions runs. */
+    /* The code of the program's innermost function; NULL if none runs. */
     PyCodeObject *code;
     int instruction;
     unsigned long thread;
     bool inside;
-    /* As callable_place; NULL if it is not inside, or if out of memory. */
+    /* The result of callable_place.  NULL if `inside` is false, or if out of
+     * memory. */
     PyObject *submitted;
     char operation[32];
 };
@@ -67,7 +69,7 @@ describe(const char *operation, bool inside)
     struct saved_exception saved = exception_save();
     description->code = find_place(&description->instruction);
     description->submitted = inside ? callable_place() : NULL;
-    /* If memory runs out, a place may not be found. */
+    /* If memory runs out, a place is missing from the description. */
     PyErr_Clear();
     exception_restore(saved);
     PyGILState_Release(gil);
@@ -97,7 +99,7 @@ name_of_actor(const struct ps_actor_name *actor)
                : Py_NewRef(Py_None);
 }
 
-/* The arguments of races.Operation; NULL with an exception. */
+/* Returns the arguments of races.Operation; NULL with an exception. */
 static PyObject *
 operation_of(const struct ps_operation *operation)
 {
@@ -149,20 +151,20 @@ found(const struct ps_race *race)
     return status;
 }
 
-/* ---- Waits that order nothing new ---- */
+/* ---- Redundant waits ---- */
 
-/* The number of waits at a place of the program, and whether one ever ordered
- * anything new. */
+/* The number of waits at one place of the program, and whether any of them
+ * ordered something new. */
 struct tally {
     long long count;
     bool useful;
 };
 
-/* The kinds of waits. */
+/* The kinds of waits that are counted. */
 static const char *const waits[] = {"wait", "synchronize"};
 enum { WAITS = 2 };
 
-/* By the numbers of places; guarded as variables_owner() says. */
+/* Indexed by the number of the place.  variables_owner() guards the array. */
 static struct tally (*tallies)[WAITS];
 static Py_ssize_t tally_room;
 static atomic_bool counting;
@@ -179,7 +181,7 @@ forget_waits(void)
     free(forgotten);
 }
 
-/* The tallies of a place; NULL if out of memory. */
+/* Returns the tallies of a place; NULL if out of memory. */
 static struct tally *
 tally_of_locked(Py_ssize_t place)
 {
@@ -197,7 +199,7 @@ tally_of_locked(Py_ssize_t place)
     return tallies[place];
 }
 
-/* If memory runs out, a wait is not counted. */
+/* Count a wait.  If memory runs out, the wait is not counted. */
 static void
 note_wait(const char *operation, bool useful)
 {
@@ -242,7 +244,7 @@ static const struct ps_races_hooks hooks = {
     .waited = note_wait,
 };
 
-/* ---- Facts that the table does not see ---- */
+/* ---- Facts that the observer's table does not see ---- */
 
 void
 races_trace(enum ps_trace_kind kind, struct ps_device *device,
@@ -332,8 +334,9 @@ block_ends(struct ps_block *block)
     free(streams);
 }
 
-/* The Buffer that an object is a view of, a memoryview or an array of NumPy
- * over one; NULL without an exception if it is none.  A new reference. */
+/* Returns the Buffer that an object views: the object is the Buffer, a
+ * memoryview, or a NumPy array over one.  Returns NULL without an exception if
+ * it views none.  A new reference. */
 static PyObject *
 viewed_buffer(PyObject *object)
 {
@@ -355,7 +358,8 @@ viewed_buffer(PyObject *object)
     return NULL;
 }
 
-/* The bytes of a Buffer, or of a view of one; false if it is neither. */
+/* Get the bytes of a Buffer or of a view of one.  Returns false if the object
+ * is neither. */
 static bool
 viewed_bytes(PyObject *object, struct ps_access *access)
 {
@@ -382,7 +386,7 @@ struct access_list {
     int count, room;
 };
 
-/* -1 with MemoryError. */
+/* Append an access to the list.  Returns -1 with MemoryError. */
 static int
 add_access(struct access_list *list, const struct ps_access *access)
 {
@@ -401,15 +405,16 @@ add_access(struct access_list *list, const struct ps_access *access)
     return 0;
 }
 
-/* Add the bytes of Buffers and of views of them, those in lists, tuples and
- * dicts, too; -1 with MemoryError. */
+/* Add the bytes of a Buffer, or of a view of one.  Looks into lists, tuples
+ * and dicts, too.  Returns -1 with MemoryError. */
 static int
 add_viewed(struct access_list *list, PyObject *object, int depth)
 {
     enum { DEEPEST = 8 };
     PyObject *items = NULL;
     if (PyList_Check(object) || PyTuple_Check(object)) {
-        /* Reading an item may run code that changes the list. */
+        /* Copy the items, because looking at one may run code that changes the
+         * list. */
         items = PySequence_Tuple(object);
     }
     else if (PyDict_Check(object)) {
@@ -432,8 +437,8 @@ add_viewed(struct access_list *list, PyObject *object, int depth)
     return result;
 }
 
-/* The bytes that the arguments view; -1 with MemoryError.  The caller frees
- * the list, on failure too. */
+/* List the bytes that the arguments view.  Returns -1 with MemoryError.  The
+ * caller frees the list, also after a failure. */
 static int
 viewed_by(PyObject *const *args, Py_ssize_t count, struct access_list *list)
 {
@@ -504,7 +509,8 @@ races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 static PyObject *
 races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
 {
-    /* Held before waits are counted, and as long as a thread may count one. */
+    /* Number the places before waits are counted, and until no thread can
+     * count one any more. */
     if (places_hold() < 0) {
         return NULL;
     }
@@ -520,7 +526,7 @@ races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* A tally by its number; false past the last one. */
+/* Get the tally with this number.  Returns false past the last one. */
 static bool
 read_tally(Py_ssize_t number, struct tally *tally)
 {
@@ -624,7 +630,7 @@ races_ignore(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* The exit status of a program that went on after a race. */
+/* The exit status for a program that continued after a race. */
 static int exit_status;
 
 static void
@@ -651,7 +657,8 @@ set_exit_status(PyObject *Py_UNUSED(module), PyObject *argument)
     Py_RETURN_NONE;
 }
 
-/* The bytes of an argument of declare(). */
+/* Get the bytes that an argument of declare() means.  Returns -1 with an
+ * exception. */
 static int
 extent_of(PyObject *memory, struct ps_access *access)
 {
@@ -703,7 +710,8 @@ extent_of(PyObject *memory, struct ps_access *access)
     return found < 0 ? -1 : 0;
 }
 
-/* Add the extents of what the iterable holds; empty ones are left out. */
+/* Add the bytes of each item of the iterable, unless there are none.  Returns
+ * -1 with an exception. */
 static int
 add_declared(struct access_list *list, PyObject *iterable, bool writes)
 {

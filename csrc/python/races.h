@@ -1,4 +1,4 @@
-/* The race detector's use of Python. */
+/* The race detector's Python side. */
 #ifndef PYSTREAMS_PYTHON_RACES_H
 #define PYSTREAMS_PYTHON_RACES_H
 
@@ -13,19 +13,20 @@
 
 struct ps_actor_name actor_name(const struct ps_stream *stream);
 
-/* The moment after the work so far; NULL if nothing looks for races. */
+/* Returns the moment after all of the work so far; NULL if the race detector
+ * is off. */
 struct ps_moment *moment_of_work(const struct work *work);
 
-/* The name of a live stream, or None; NULL with an exception. */
+/* Returns the name of a live stream, or None; NULL with an exception. */
 PyObject *name_of_actor(const struct ps_actor_name *actor);
 
-/* A traced call that concerns the detector. */
+/* Report a traced call to the race detector. */
 void races_trace(enum ps_trace_kind kind, struct ps_device *device,
                  ps_handle handle);
 
-/* Between these calls, the calling thread's waits are the library's own, which
- * races.redundant() does not list, and the thread waits for the work that it
- * queues. */
+/* Between these calls, the calling thread's waits are the library's own:
+ * races.redundant() does not list them.  The thread waits for the work that it
+ * queues in between. */
 static inline void
 imply_begin(void)
 {
@@ -43,21 +44,22 @@ imply_end(void)
     }
 }
 
-/* Report an access of the host or, if a callable runs on this thread, of the
- * callable; -1 with an exception. */
+/* Report an access to memory by the host or, if this thread runs a callable,
+ * by the callable.  Returns -1 with an exception. */
 int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
                 bool writes);
 
-/* Call before a reference to the block, perhaps the last one, is dropped. */
+/* Call before a reference to the block is dropped that may be the last one. */
 void block_ends(struct ps_block *block);
 
-/* Note the bytes that arguments view for the schedule that is explored; -1
- * with MemoryError. */
+/* Note which bytes the arguments view, for the schedule that is explored.
+ * Returns -1 with MemoryError. */
 int note_arguments(PyObject *const *args, Py_ssize_t count);
 
-/* A callable is to be queued on the stream, with these arguments: it reads
- * Buffers and views of them, those in containers, too, and the moment of its
- * run goes to the Future; -1 with an exception. */
+/* Call before a callable with these arguments is queued on the stream.  The
+ * callable counts as reading the Buffers among its arguments, views of
+ * Buffers, and those in containers.  The moment of its run is stored in the
+ * Future.  Returns -1 with an exception. */
 int expect_callable(struct ps_stream *stream, PyObject *const *args,
                     Py_ssize_t count, PyObject *future);
 

@@ -1,5 +1,5 @@
 /* The functions that begin and end a schedule on the CPU engines, and the
- * hooks that the engines call meanwhile. */
+ * hooks that the engines call in between. */
 #include "schedules.h"
 
 #include <pthread.h>
@@ -15,8 +15,8 @@
 
 /* ---- Hooks ---- */
 
-/* The function of schedules.py that is called with the numbers of operations
- * that were queued, and their stream; guarded as variables_owner() says. */
+/* A function of schedules.py.  It is called with the numbers of operations
+ * that were queued, and with their stream.  variables_owner() guards it. */
 static PyObject *queued_function;
 
 static bool
@@ -108,7 +108,8 @@ advance_schedule(bool (*is_done)(void *object), void *object, int64_t *left_ns)
 
 /* ---- Functions ---- */
 
-/* Held while a thread begins or ends a schedule, which releases the GIL. */
+/* Held while a thread begins or ends a schedule.  The GIL does not suffice,
+ * because beginning and ending release it. */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
 static int
@@ -121,7 +122,8 @@ check_off(void)
                : 0;
 }
 
-/* The name of a used backend that is no CPU engine; NULL if there is none. */
+/* The name of a used backend that is not a CPU engine; NULL if there is
+ * none. */
 static const char *
 foreign_backend(void)
 {
@@ -176,7 +178,8 @@ begin(const struct ps_schedule *schedule, PyObject *function)
     if (check_off() < 0) {
         return -1;
     }
-    /* Work of earlier frees must not become part of the schedule. */
+    /* Finish earlier frees now, so that their work does not become part of the
+     * schedule. */
     for (int i = 0; i < ps_runtime_count(); i++) {
         memory_settle(ps_runtime_at(i));
     }
@@ -218,8 +221,8 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
     schedule.steps = steps > 0 ? steps : 1;
     schedule.logged = function != Py_None;
     schedule.queued = schedule.logged ? queued : NULL;
-    /* Checked first, because a thread that ends a schedule may wait for this
-     * one. */
+    /* Check before `changing` is locked: a thread that ends a schedule holds
+     * it, and may wait for this thread. */
     int result = check_off();
     if (result == 0) {
         result = parse_numbers(numbers, &schedule);
@@ -250,7 +253,7 @@ list_of(const struct ps_schedule_result *result)
     return list;
 }
 
-/* What is left to do when the engines have no schedule any more. */
+/* Undo begin() when the engines have no schedule any more. */
 static void
 forget_schedule(void)
 {
@@ -259,7 +262,8 @@ forget_schedule(void)
     reference_set(variables_owner(), &queued_function, NULL);
 }
 
-/* -1 with RuntimeError if the schedule goes on. */
+/* End the schedule.  Returns -1 with RuntimeError if the schedule does not
+ * stop. */
 static int
 end(bool drop, struct ps_schedule_result *result)
 {

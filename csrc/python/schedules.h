@@ -1,4 +1,5 @@
-/* The interface of schedules for calls that wait. */
+/* What calls that query, wait or use memory must do while a schedule is
+ * explored. */
 #ifndef PYSTREAMS_PYTHON_SCHEDULES_H
 #define PYSTREAMS_PYTHON_SCHEDULES_H
 
@@ -7,8 +8,8 @@
 
 #include "module.h"
 
-/* A query answered that work is pending: the schedule may run some.  Releases
- * the GIL. */
+/* Call after a query has found that work is pending: the schedule may run some
+ * work, since the program may poll.  Releases the GIL. */
 static inline void
 poll_schedule(void)
 {
@@ -17,8 +18,7 @@ poll_schedule(void)
     }
 }
 
-/* Add the program's use of memory to the notes of the schedule, if it keeps
- * notes. */
+/* If the schedule keeps notes, note that the program uses this memory. */
 static inline void
 note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
 {
@@ -27,8 +27,8 @@ note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
     }
 }
 
-/* The calling thread's wait by advance_schedule is over: it goes on at its
- * turn.  Releases the GIL. */
+/* Call after a wait by advance_schedule is over: the calling thread continues
+ * when the schedule gives it a turn.  Releases the GIL. */
 static inline void
 arrive_in_schedule(void)
 {
@@ -37,14 +37,15 @@ arrive_in_schedule(void)
     }
 }
 
-/* While a schedule is explored, run work until is_done(object), or until no
- * virtual time is left or nothing can run; *left_ns is the time that is left
- * then.  Statuses: PS_SUCCESS: wait on, if it is not done; PS_ERROR_TIMED_OUT,
- * PS_ERROR_DEADLOCK.  Releases the GIL. */
+/* While a schedule is explored, run its work until is_done(object) is true, or
+ * no virtual time is left, or nothing can run.  *left_ns is the virtual time
+ * that the wait has left.  Returns PS_SUCCESS (if the object is not done, wait
+ * on), PS_ERROR_TIMED_OUT or PS_ERROR_DEADLOCK.  Releases the GIL. */
 ps_status advance_schedule(bool (*is_done)(void *object), void *object,
                            int64_t *left_ns);
 
-/* Raise RuntimeError that lists the waits; always returns NULL. */
+/* Raise RuntimeError that lists the waits of a deadlock.  Always returns
+ * NULL. */
 PyObject *raise_deadlock(const char *operation);
 
 #endif

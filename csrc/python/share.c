@@ -1,7 +1,7 @@
-/* Buffers of several processes.  A Buffer's handle has the handle of its block
- * and the Buffer's range within the block.  The range cannot exceed the block,
- * whatever the handle's bytes: the backend checks the block's size, and this
- * file checks the range. */
+/* Interprocess Buffers.  A Buffer's handle consists of the handle of its block
+ * and the Buffer's range within the block.  Whatever bytes a handle has, the
+ * range cannot exceed the block: the backend checks the size of the block, and
+ * this file checks the range. */
 #include "share.h"
 
 #include <stddef.h>
@@ -28,7 +28,7 @@ static const struct shared_kind shared_buffer = {
     .bytes = sizeof(struct handle),
 };
 
-/* FNV-1a: it detects every change of a single byte. */
+/* FNV-1a, which detects every change of a single byte. */
 static uint64_t
 checksum(const struct handle *handle)
 {
@@ -40,8 +40,9 @@ checksum(const struct handle *handle)
     return sum;
 }
 
-/* The handle of an open interprocess Buffer; -1 with an exception, of the type
- * `refusal` for another Buffer. */
+/* Get the handle of an open interprocess Buffer.  Returns -1 with an
+ * exception, which is of the type `refusal` if the Buffer is not
+ * interprocess. */
 static int
 handle_of(PyObject *self, PyObject *refusal, const char *doing,
           struct ps_device **device, struct handle *handle)
@@ -99,7 +100,8 @@ Buffer_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
                : NULL;
 }
 
-/* The part that a handle names, of a block that is opened. */
+/* Open a handle's block on the device, and make a span of the handle's
+ * range. */
 static ps_status
 open_part(struct ps_device *device, const struct handle *handle,
           struct span *span)
@@ -122,7 +124,7 @@ open_part(struct ps_device *device, const struct handle *handle,
     return status;
 }
 
-/* Open the memory on the device of the runtime that has it. */
+/* Open the handle on whichever device of the runtime has the memory. */
 static ps_status
 open_anywhere(struct ps_device *device, const struct handle *handle,
               struct span *span)

@@ -1,5 +1,4 @@
-/* Buffers of several processes: their handles, and how they are opened and
- * pickled. */
+/* Interprocess Buffers: their handles, and how they are opened and pickled. */
 #ifndef PYSTREAMS_PYTHON_SHARE_H
 #define PYSTREAMS_PYTHON_SHARE_H
 

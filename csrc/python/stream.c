@@ -1,6 +1,6 @@
 /* The types `Stream` and `cuda.Stream`.  A method that may block or release
- * the GIL uses the core stream, because another thread may close the object
- * meanwhile. */
+ * the GIL holds a use of the core stream, because another thread may close the
+ * object meanwhile. */
 #include "stream.h"
 
 #include <limits.h>
@@ -35,16 +35,17 @@ backend_of(PyObject *self)
     return as_stream(self)->device->runtime->backend;
 }
 
-/* Called before the caller can queue work on the stream or learns its
- * handle. */
+/* Call before the caller gets the stream's handle or can queue work on the
+ * stream. */
 static void
 mark_used(struct ps_stream *stream)
 {
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
 }
 
-/* Replace the uses that were read; false, with the present ones, if another
- * thread has changed them first.  With the GIL, none can. */
+/* Replace the value of `uses`, which was read before.  Returns false if
+ * another thread has changed it since, and stores the new value in *uses.
+ * With a GIL that cannot happen. */
 static inline bool
 change_uses(PyObject *self, unsigned *uses, unsigned changed)
 {
@@ -113,8 +114,9 @@ try_use(PyObject *stream, struct stream_use *use)
     return true;
 }
 
-/* A new reference to the stream of a Stream of the caller's; NULL with
- * ValueError if it is closed. */
+/* For an object that means the calling thread's default stream: returns a new
+ * reference to that stream.  NULL with an exception, which is ValueError if
+ * the object is closed. */
 __attribute__((cold, noinline)) static struct ps_stream *
 callers_stream(PyObject *stream)
 {
@@ -125,7 +127,7 @@ callers_stream(PyObject *stream)
     return thread_stream(as_stream(stream)->device);
 }
 
-/* Likewise, NULL without an exception. */
+/* As callers_stream; NULL without an exception. */
 __attribute__((cold, noinline)) static struct ps_stream *
 try_callers_stream(PyObject *stream)
 {
@@ -157,11 +159,12 @@ stream_try_use(PyObject *stream, struct stream_use *use)
     return use->stream != NULL;
 }
 
-/* Whether it was the last use of a closed object. */
+/* End a use.  Returns true if the object is closed and this was its last use:
+ * then the caller releases the stream. */
 static inline bool
 end_use(PyObject *stream)
 {
-    /* Without the GIL, one atomic step. */
+    /* Without a GIL, uses is atomic and this is one step. */
     return --as_stream(stream)->uses == STREAM_CLOSED;
 }
 
@@ -185,8 +188,8 @@ stream_share(PyObject *stream)
     return use.stream;
 }
 
-/* -1 with ValueError if it is closed, because its handle may be reused
- * then. */
+/* Raise ValueError and return -1 if the Stream is closed: its handle may
+ * belong to another stream then. */
 static int
 check_open(PyObject *stream)
 {
@@ -198,9 +201,9 @@ check_open(PyObject *stream)
     return 0;
 }
 
-/* The stream that an object refers to for the handle PS_STREAM_PER_THREAD,
- * which is an ordinary handle if the backend has no default streams of
- * threads. */
+/* Choose the stream that an object with the handle PS_STREAM_PER_THREAD refers
+ * to.  If the backend has default streams of threads, that is the device's
+ * callers_stream.  Otherwise the handle is an ordinary one. */
 __attribute__((cold, noinline)) static struct ps_stream *
 stand_in(StreamObject *self, struct ps_stream *stream)
 {
@@ -288,8 +291,8 @@ enum {
     PARAMETERS
 };
 
-/* Stream(stream_id=, device_index=, device_type=): another object for a
- * stream that exists. */
+/* Stream(stream_id=, device_index=, device_type=): returns another object for
+ * an existing stream. */
 static PyObject *
 stream_from_ids(PyTypeObject *type, PyObject **values)
 {
@@ -346,8 +349,8 @@ stream_create(PyTypeObject *type, struct ps_device *device, int priority,
     return stream_wrap(type, stream);
 }
 
-/* positional: the number of parameters that may be given by position;
- * device_type as in device_argument. */
+/* positional: how many parameters may be given by position.  device_type: as
+ * in device_argument. */
 static PyObject *
 stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                  int positional, int device_type)
@@ -419,8 +422,8 @@ Stream_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* The number of the stream's pending operations; 0 if the backend can only
- * report it after a wait for other libraries. */
+/* The number of the stream's pending operations.  0 if the backend can report
+ * it only after a wait for other libraries. */
 static unsigned
 count_pending(PyObject *self)
 {
@@ -538,8 +541,9 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     struct ps_device *device = use.stream->device;
-    /* A query is faster than a wait, which also checks for signals.  While
-     * notes are kept, it would count as a query of the program. */
+    /* Query first, because that is faster than a wait, which also checks for
+     * signals.  Not while the schedule keeps notes: there the query would
+     * count as one of the program's. */
     if (!ps_cpu_schedules.is_noted() &&
         stream_query(use.stream) == PS_SUCCESS && !any_captured_failed()) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,
@@ -602,7 +606,7 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return none_unless_raised(result);
 }
 
-/* The event that record_event creates if it is given none. */
+/* Create the event that record_event returns if it is given none. */
 static PyObject *
 event_for(PyObject *self)
 {

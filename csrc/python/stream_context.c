@@ -1,5 +1,5 @@
 /* Context managers that make a stream current: the type `cuda.StreamContext`,
- * which accelerator uses, too, the function `cuda.stream`, and the base of
+ * which accelerator uses, too; the function `cuda.stream`; and the base of
  * `cuda.graph`. */
 #include "module.h"
 
@@ -12,7 +12,7 @@
 
 typedef struct {
     PyObject ob_base;
-    PyObject *stream; /* a Stream; NULL: change nothing */
+    PyObject *stream; /* NULL: change nothing */
 } ContextObject;
 
 static int
@@ -56,8 +56,8 @@ StreamContext_dealloc(PyObject *self)
     object_free(self);
 }
 
-/* A new reference, because another thread may call __init__ again; NULL if it
- * has none. */
+/* Returns a new reference to the Stream; NULL if there is none.  Another
+ * thread may call __init__ again at the same time. */
 static PyObject *
 held_stream(PyObject *self)
 {
@@ -172,8 +172,8 @@ synchronize(void)
                                : -1;
 }
 
-/* -1 with an exception if the stream is of another emulation than the one in
- * which the capture would begin. */
+/* Check that the stream belongs to the emulation in which the capture would
+ * begin.  Returns -1 with an exception. */
 static int
 check_stream(PyObject *self)
 {
@@ -209,12 +209,13 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
     return entered;
 }
 
-/* The exception of the block comes first, then that of the capture's end, then
- * that of leaving the stream. */
+/* Several steps may raise an exception.  The block's has precedence, then that
+ * of ending the capture, then that of leaving the stream. */
 static PyObject *
 GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    /* Neither this lookup nor the call needs memory. */
+    /* Neither this lookup nor the call below allocates memory, so ending the
+     * capture cannot fail for lack of it. */
     PyObject *end = PyObject_GetAttr(self, module_state.str_end);
     bool raised = end == NULL || (nargs > 0 && args[0] != Py_None);
     if ((end == NULL || drop_result(PyObject_CallNoArgs(end)) < 0) && raised &&

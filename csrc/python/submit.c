@@ -1,11 +1,10 @@
-/* `Stream.submit`: Python callables in stream order.  When the stream reaches
- * a callable, it only puts it into a queue, and then waits at a gate.  Threads
- * of the package run the queued callables and open the gates.  So no thread of
- * a backend ever needs the GIL, and a slow callable delays only its own
- * stream.
+/* `Stream.submit`: Python callables in stream order.  When the stream
+ * reaches a callable, the backend's thread only puts the callable into a
+ * queue, and the stream waits at a gate.  Threads of this package run the
+ * queued callables and open the gates.  So no thread of a backend ever needs
+ * the GIL, and a slow callable delays only its own stream.
  *
- *   submit --> stream --reached--> queue --a thread--> runs --> gate opens
- */
+ *   submit --> stream --reached--> queue --a thread--> runs --> gate opens */
 #include "submit.h"
 
 #include <errno.h>
@@ -33,59 +32,63 @@
 #include "wait.h"
 
 enum {
-    /* The most threads, and so the most callables that run at once. */
+    /* The largest number of threads, and so of callables that run at once. */
     MOST_THREADS = 256,
-    /* How long a thread waits for a callable before it ends. */
+    /* How long an idle thread waits for a callable before it ends. */
     IDLE_SECONDS = 5,
 };
 
-/* The callables that their streams have reached. */
+/* The queue of callables that their streams have reached, and the threads that
+ * run them. */
 static struct {
-    /* Never held while waiting for the GIL. */
+    /* Guards the fields, except the last two.  Never held while waiting for
+     * the GIL. */
     pthread_mutex_t mutex;
-    /* Signalled when the queue is closed and a callable or a thread has
-     * ended. */
+    /* Signalled when a callable or a thread ends after the queue was
+     * closed. */
     pthread_cond_t ended;
-    /* Counts callables that may be in the queue.  A semaphore, because its
-     * waiter needs no lock to wake up. */
+    /* Counts the callables that may be in the queue.  A semaphore, because a
+     * thread that waits for it needs no lock to wake up. */
     sem_t hints;
     struct job *first;
     struct job **tail;
     int threads;
-    /* The threads that end, until they have no thread state. */
+    /* The number of threads that have left the pool but still have a thread
+     * state. */
     int leaving;
-    /* The callables that are running. */
+    /* The number of callables that are running. */
     int running;
-    /* The requests to run work for awaited Futures since a thread began to; 0
-     * if none does. */
+    /* While a thread runs work for awaited Futures: the number of requests to
+     * do so since it began.  Otherwise 0. */
     unsigned advances;
-    /* The number of threads that can be busy: one for each stream with
-     * callables that have not ended, and one for each thread that runs
+    /* The number of threads that can be busy at once: one for each stream that
+     * has callables which have not ended, and one for each thread that runs
      * callbacks. */
     int wanted;
-    /* No callable starts any more. */
+    /* The program has ended: no more callables start. */
     bool closed;
-    /* The callables that have not started, and those that run; the GIL guards
-     * them, or the mutex if there is no GIL. */
+    /* The lists of callables that have not started, and of callables that run.
+     * The GIL guards them; on a free-threaded interpreter, the mutex does. */
     struct job *pending;
     struct job *started;
 } queue;
 
-/* The fork generation of the queue; its complement while a thread makes the
- * queue. */
+/* The fork generation in which the queue was initialized; its bitwise
+ * complement while a thread initializes the queue. */
 static atomic_uint queue_generation = UINT_MAX / 2;
 
 /* The state of a thread that runs callables. */
 struct worker {
-    struct job *current; /* what it runs, or NULL */
-    /* While the schedule waits for it, the device of its callable, or of the
-     * one that it has just run; else NULL. */
+    struct job *current; /* the callable it runs, or NULL */
+    /* While the schedule waits for this thread: the device of its callable, or
+     * of the callable that it has just run.  Otherwise NULL. */
     const struct ps_device *turn;
-    bool replaced; /* another thread runs callables in its place */
-    bool coming;   /* it is about to look into the queue */
+    bool replaced; /* another thread takes over its work */
+    bool coming;   /* about to take from the queue */
 };
 
-/* The calling thread's; NULL if it runs no callables. */
+/* Returns the calling thread's state; NULL if it is not a thread that runs
+ * callables. */
 static struct worker *
 worker_self(void)
 {
@@ -106,7 +109,8 @@ make_queue(void)
     pthread_condattr_destroy(&monotonic);
 }
 
-/* Initialize the queue in this process; a forked child gets an empty one. */
+/* Initialize the queue if this process has not done so.  A forked child gets
+ * an empty queue. */
 static void
 ensure_queue(void)
 {
@@ -159,7 +163,8 @@ job_reached(struct job *job, ps_status status)
     }
 }
 
-/* A ps_notification_function. */
+/* Called when a stream has reached the callable; a
+ * ps_notification_function. */
 static void
 reached(void *argument, ps_status status)
 {
@@ -175,8 +180,8 @@ take_locked(void)
         queue.running++;
         if (queue.first == NULL) {
             queue.tail = &queue.first;
-            /* The queue is empty, so no hint is needed.  A
-             * callable that is appended later posts its own. */
+            /* The queue is empty now, so take back all hints.  A callable that
+             * is appended later posts a new one. */
             while (sem_trywait(&queue.hints) == 0) {
             }
         }
@@ -184,7 +189,7 @@ take_locked(void)
     return job;
 }
 
-/* As take, with the GIL released. */
+/* The part of take() with the GIL released. */
 static struct job *
 wait_and_take(void)
 {
@@ -192,16 +197,17 @@ wait_and_take(void)
     struct job *job;
     bool idle, stays;
     do {
-        /* If the clock is set meanwhile, an idle thread ends sooner or
-         * later. */
+        /* If the system's clock is set meanwhile, an idle thread merely ends
+         * sooner or later. */
         clock_gettime(CLOCK_REALTIME, &end);
         end.tv_sec += IDLE_SECONDS;
         idle = sem_timedwait(&queue.hints, &end) != 0 && errno == ETIMEDOUT;
         pthread_mutex_lock(&queue.mutex);
         job = take_locked();
-        /* A thread stays while callables may still come that need it.  It also
-         * stays when the program ends: Python would stop it while it holds
-         * locks of threading, which Python itself needs then. */
+        /* A thread stays if submitted callables may still need it.  It also
+         * stays at the end of the program.  If it ran Python code then, Python
+         * could stop it while it holds locks of `threading` that Python itself
+         * needs. */
         stays = queue.closed || !idle || queue.threads <= queue.wanted;
         if (job == NULL && !stays) {
             queue.threads--;
@@ -212,8 +218,8 @@ wait_and_take(void)
     return job;
 }
 
-/* The next callable; NULL if this thread should end.  The GIL is released only
- * if the queue is empty. */
+/* Returns the next callable; NULL if this thread should end.  Releases the GIL
+ * only if the queue is empty. */
 static struct job *
 take(void)
 {
@@ -225,8 +231,8 @@ take(void)
         return job;
     }
     Py_BEGIN_ALLOW_THREADS
-    /* Only now, because a thread that spins for the result then takes the
-     * GIL. */
+    /* Not before the GIL is released: a thread that spins for the result takes
+     * the GIL after this call. */
     future_mark_settled();
     job = wait_and_take();
     Py_END_ALLOW_THREADS
@@ -256,12 +262,14 @@ job_destroy(struct job *job)
     PyMem_Free(job);
 }
 
-/* Call the function in its context: a result, or NULL with an exception. */
+/* Call the function in its context.  Returns its result; NULL with an
+ * exception. */
 static PyObject *
 call(struct job *job)
 {
     if (job->status != PS_SUCCESS && job->captured != NULL) {
-        /* The launch's stream has failed; every wait for it raises that. */
+        /* The work before the callable has failed.  Every wait for the
+         * launch's stream raises this failure, so do not raise it here. */
         Py_RETURN_NONE;
     }
     if (job->status != PS_SUCCESS) {
@@ -298,7 +306,8 @@ static bool prepare(void);
 static void run_jobs(void);
 static void left(void);
 
-/* Start a thread if one more can be used; -1 with an exception. */
+/* Start a thread if there is work for one more.  Returns -1 with an
+ * exception. */
 static int
 hire(void)
 {
@@ -327,7 +336,8 @@ want_threads(int change)
     pthread_mutex_unlock(&queue.mutex);
 }
 
-/* Add one callable to the job's row, or remove one. */
+/* Add `change`, 1 or -1, to the counter of the job's row, and keep
+ * queue.wanted up to date. */
 static void
 count_locked(const struct job *job, int change)
 {
@@ -364,8 +374,8 @@ open_gate(struct worker *self, struct job *job)
 {
     struct ps_device *device = job->stream->device;
     const struct ps_backend *backend = device->runtime->backend;
-    /* This is short and keeps the GIL: a thread that releases it here waits a
-     * whole switch interval to get it back from a busy thread. */
+    /* Keep the GIL for this short call.  A thread that releases the GIL may
+     * wait a whole switch interval until a busy thread gives it back. */
     if (self->turn != NULL) {
         ps_cpu_schedules.ending();
     }
@@ -410,8 +420,8 @@ link_locked(struct job *job, struct job **list)
     *list = job;
 }
 
-/* Put a job into the list of callables that have not started; one of the next
- * two functions takes it out. */
+/* Add a job to the list of callables that have not started.  unlink_locked,
+ * which the functions below call, removes it. */
 static void
 link_pending(struct job *job)
 {
@@ -440,7 +450,8 @@ unlink_job(struct job *job)
     unlock_pending();
 }
 
-/* Move a job to the list of the callables that run, on this thread. */
+/* Move a job to the list of callables that run.  The calling thread runs
+ * it. */
 static void
 link_started(struct job *job)
 {
@@ -457,7 +468,7 @@ describe_locked(PyObject *list, const struct job *job,
                 PyObject *(*describe)(const struct job *job))
 {
     for (; job != NULL && list != NULL; job = job->later) {
-        /* A replay has none before it is launched. */
+        /* A job of a launch has no stream before the launch is queued. */
         if (atomic_load(&job->stream) != NULL) {
             list = list_with(list, describe(job));
         }
@@ -478,7 +489,8 @@ list_callables(PyObject *(*describe)(const struct job *job))
     return list;
 }
 
-/* Take out a job: a new reference to its Future, NULL if there is none. */
+/* Remove one callable that has not started.  Returns a new reference to its
+ * Future; NULL if none is left. */
 static PyObject *
 take_pending(void)
 {
@@ -492,7 +504,7 @@ take_pending(void)
     return future;
 }
 
-/* Whether the program has ended. */
+/* Whether the program has ended and closed the queue. */
 static bool
 has_closed(void)
 {
@@ -502,9 +514,9 @@ has_closed(void)
     return closed;
 }
 
-/* Run the work that leads to awaited Futures.  If another thread already does,
- * it goes on in place of this one: otherwise each callable that a stream
- * reaches meanwhile would need one more thread. */
+/* Run the schedule's work that leads to awaited Futures.  If another thread
+ * does this already, only leave it a request.  Otherwise each callable that a
+ * stream reaches meanwhile would need one more thread. */
 static void
 advance_awaited(void)
 {
@@ -541,22 +553,24 @@ run(struct worker *self, struct job *job)
         ps_memory_may_wait(true);
         self->current = NULL;
     }
-    /* If the callable forked and this is the child, the parent does the
+    /* The callable has forked, and this is the child.  The parent does the
      * rest. */
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }
     unlink_job(job);
     if (failed && job->captured != NULL) {
-        /* Before the gate opens, so that a wait finds it. */
+        /* Store the exception before the gate opens, so that a wait for the
+         * stream finds it. */
         captured_failed(job, outcome);
         Py_SETREF(outcome, Py_NewRef(Py_None));
         failed = false;
     }
     if (outcome != NULL) {
-        /* Before the gate opens: a thread that finds the stream's work done
-         * finds the Future done, too.  The stream reports a failure of earlier
-         * work; a failure because the program has ended is not reported. */
+        /* Settle before the gate opens: when a thread finds the stream's work
+         * done, it must find the Future done, too.  An exception that the
+         * callable did not cause is not logged: the stream reports a failure
+         * of earlier work, and the end of the program is no failure. */
         future_settle(job->future, outcome, failed,
                       job->status == PS_SUCCESS && !has_closed());
     }
@@ -577,12 +591,14 @@ run(struct worker *self, struct job *job)
     }
 }
 
-/* Prepare a thread to run callables; false if there is no memory. */
+/* Prepare a new thread to run callables.  Returns false if there is no
+ * memory. */
 static bool
 prepare(void)
 {
     struct worker *self = calloc(1, sizeof(*self));
-    /* Do both once now, so that they cannot fail later. */
+    /* The first calls for a thread may fail for lack of memory.  Make them
+     * now, so that later ones cannot fail. */
     if (self == NULL ||
         ps_thread_set_word(PS_THREAD_WORKER, self) != PS_SUCCESS ||
         ps_memory_may_wait(false) != PS_SUCCESS) {
@@ -594,7 +610,7 @@ prepare(void)
     return true;
 }
 
-/* The body of a thread. */
+/* The body of a thread that runs callables. */
 static void
 run_jobs(void)
 {
@@ -607,7 +623,7 @@ run_jobs(void)
     free(self);
 }
 
-/* The thread has no state any more. */
+/* Called when the thread no longer has a thread state. */
 static void
 left(void)
 {
@@ -681,8 +697,8 @@ queue_job(struct job *job)
     return status;
 }
 
-/* A job for the arguments of submit, with a copy of the context, NULL for the
- * current one; NULL with an exception. */
+/* Returns a job for the arguments of submit; NULL with an exception.  It runs
+ * in a copy of the context; NULL means the current context. */
 static struct job *
 job_create(struct ps_stream *stream, PyObject *context, PyObject *const *args,
            Py_ssize_t nargs, PyObject *kwnames)
@@ -741,7 +757,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     struct ps_stream *stream = use.stream;
     ensure_queue();
     struct job *job = job_create(stream, NULL, args, nargs, kwnames);
-    /* The job has a reference of its own. */
+    /* The job has its own reference to the stream. */
     stream_use_end(&use);
     if (job == NULL) {
         return NULL;
@@ -775,8 +791,8 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return future;
 }
 
-/* The stream whose callable the calling thread runs; NULL if there is none, or
- * if the callable has forked and this is the child. */
+/* Returns the stream whose callable the calling thread runs.  NULL if it runs
+ * none, or if the callable has forked and this is the child. */
 static struct ps_stream *
 own_stream(void)
 {
@@ -870,7 +886,8 @@ close_queue(void)
     pthread_mutex_unlock(&queue.mutex);
 }
 
-/* Cancel the pending callables, so that their Futures end. */
+/* Cancel the callables that have not started, so that their Futures become
+ * done. */
 static void
 cancel_pending(void)
 {
@@ -881,7 +898,8 @@ cancel_pending(void)
     }
 }
 
-/* Called with the GIL released. */
+/* Wait until no callable runs and no thread is leaving, or for the timeout.
+ * Returns whether no callable runs.  Called with the GIL released. */
 static bool
 wait_for_running(int64_t timeout_ns)
 {

@@ -1,7 +1,8 @@
-/* Threads that run Python, started and ended in C: threading's start-up code
- * does not run, because an exception in it would end the thread.  Threads can
- * start even when the program ends and Python starts no more.  They are
- * daemons: the program does not wait for them. */
+/* Threads that run Python code, but are started and ended in C.  They do not
+ * run the start-up code of `threading`, because an exception in it would end
+ * the thread.  They can start even at the end of the program, when Python
+ * starts no more threads.  The program does not wait for them: they are daemon
+ * threads. */
 #include "threads.h"
 
 #include <pthread.h>
@@ -20,7 +21,7 @@ struct start {
     bool failed;
 };
 
-/* Report a failure to add the thread to the threading module or remove it. */
+/* Report a failure to add the thread to `threading`, or to remove it. */
 static void
 check_shown(PyObject *none)
 {
@@ -29,15 +30,15 @@ check_shown(PyObject *none)
     }
 }
 
-/* Create the state of the calling thread, which has none yet; NULL if there is
- * no memory. */
+/* Create a thread state for the calling thread, which has none yet.  Returns
+ * NULL if there is no memory. */
 static PyThreadState *
 create_state(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Main();
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
-    /* In 3.11, PyThreadState_New does not check whether the first of these two
-     * fails. */
+    /* Call these two functions instead of PyThreadState_New: in 3.11 it does
+     * not check whether the first one fails. */
     PyAPI_FUNC(void) _PyThreadState_SetCurrent(PyThreadState *);
     PyThreadState *state = _PyThreadState_Prealloc(interpreter);
     if (state != NULL) {
@@ -68,12 +69,14 @@ thread_main(void *argument)
 {
     struct start *start = argument;
     void (*serve)(void) = start->serve, (*left)(void) = start->left;
-    /* Created here, because it is bound to the thread that creates it. */
+    /* Create the state on this thread, because a state is bound to the thread
+     * that creates it. */
     PyThreadState *thread = create_state();
     bool ready =
         thread != NULL && (start->prepare == NULL || start->prepare());
     start->failed = !ready;
-    /* The last use of `start`, which is on the starter's stack. */
+    /* Do not use `start` after this: it is on the stack of the thread that
+     * waits. */
     sem_post(&start->begun);
     if (thread == NULL) {
         return NULL;
@@ -90,7 +93,8 @@ thread_main(void *argument)
     return NULL;
 }
 
-/* Uses the stack size that threading.stack_size() sets.  Returns an errno. */
+/* Create the thread with the stack size that threading.stack_size() has set.
+ * Returns an errno. */
 static int
 create_thread(struct start *start)
 {

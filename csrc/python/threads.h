@@ -1,17 +1,18 @@
-/* Threads that run Python. */
+/* Threads that run Python code. */
 #ifndef PYSTREAMS_PYTHON_THREADS_H
 #define PYSTREAMS_PYTHON_THREADS_H
 
 #include "module.h"
 
-/* Start a thread that calls `prepare`, unless it is NULL, then `serve` with
- * the GIL held, and `left` once it has no thread state any more.  -1 with an
- * exception, also if `prepare` returns false for lack of memory. */
+/* Start a thread.  It calls `prepare`, unless that is NULL, then `serve` with
+ * the GIL held, and at last `left`, when it has no thread state any more.
+ * Returns -1 with an exception; it is MemoryError if `prepare` returns
+ * false. */
 int
 start_thread(bool (*prepare)(void), void (*serve)(void), void (*left)(void));
 
-/* End a child process that a callable forked, after the callable ended with
- * the exception, or with none: NULL. */
+/* A callable has forked a child process: end the child after the callable.
+ * `exception` is what the callable raised, or NULL. */
 _Noreturn void end_child(PyObject *exception);
 
 #endif

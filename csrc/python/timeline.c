@@ -1,7 +1,8 @@
-/* The timeline's use of Python: names of threads, streams and functions, and
- * places in programs.  A log keeps its names as long as it lives.
+/* The timeline's Python side: names of threads, streams and functions, and
+ * places in programs.  A log owns the names that its slices refer to.
  *
- * Core calls backends with or without the GIL, so each hook takes it. */
+ * Core calls backends with or without the GIL, so each hook acquires the
+ * GIL. */
 #include "timeline.h"
 
 #include <dlfcn.h>
@@ -24,26 +25,29 @@
 #include "trace.h"
 #include "waiter.h"
 
-/* The names by their indices, and the indices of names. */
+/* A recording: the slices, and lists of the names that they refer to by
+ * index. */
 struct log {
     struct ps_timeline *timeline;
-    uintptr_t number; /* of the logs */
+    uintptr_t number; /* counts the logs */
     PyObject *threads;
     PyObject *streams; /* (device, label) */
     PyObject *names;
     PyObject *name_indices;
-    PyObject *foreign; /* those of other libraries, by their numbers */
-    PyObject *active;  /* threads of Python by their identifiers */
+    PyObject *foreign; /* other libraries' names, by number */
+    PyObject *active;  /* Python's threads, by identifier */
 };
 
-/* The log that records now, or NULL.  Read it and add to logs only within a
- * critical section of variables_owner(), so that a stopped log is not used. */
+/* The log that records now, or NULL.  Read it, and add to a log, only within a
+ * critical section of variables_owner().  Otherwise another thread could stop
+ * the log meanwhile. */
 static struct log *current;
 static uintptr_t logs;
-/* The number of the current log, for callers without the GIL; 0: none. */
+/* The number of the current log, for callers without the GIL; 0 if there is
+ * none. */
 static atomic_uintptr_t current_number;
 
-/* Of rows: those of slices, and of what graphs do. */
+/* The kinds of rows: kinds of slices, and NODE for what graphs do. */
 enum { NODE = PS_SLICE_MARK + 1 };
 static const char *const kinds[] = {
     [PS_SLICE_NONE] = "",
@@ -73,12 +77,14 @@ is_internal(void)
     return ps_thread_word(PS_THREAD_OWN) != NULL || is_finalizing();
 }
 
-/* A thread's word has its index, plus one, and the number of the log. */
+/* A thread's word holds two numbers: the log's number and, in the lowest BITS
+ * bits, the thread's index + 1. */
 enum { BITS = 24 };
 
-/* The name of a thread, as in threading.Thread.  Runs no Python code: another
- * thread could get the GIL meanwhile, and wait for a lock that this thread's
- * caller holds.  New reference; NULL with an exception. */
+/* Returns the name that threading.Thread gives the thread, a new reference.
+ * NULL with an exception.  Runs no Python code: otherwise another thread could
+ * get the GIL meanwhile, and wait for a lock that this thread's caller
+ * holds. */
 static PyObject *
 thread_name(PyObject *active, unsigned long identifier)
 {
@@ -100,7 +106,7 @@ thread_name(PyObject *active, unsigned long identifier)
     return name;
 }
 
-/* The calling thread's index, plus one; 0 if out of memory. */
+/* Returns the calling thread's index + 1; 0 if out of memory. */
 static uint32_t
 thread_index(void)
 {
@@ -116,7 +122,8 @@ thread_index(void)
         current != NULL && current->number == number
             ? thread_name(current->active, PyThread_get_thread_ident())
             : NULL;
-    /* The critical section may have been suspended. */
+    /* Check again: the critical section may have been suspended, and the log
+     * stopped. */
     if (name != NULL && current != NULL && current->number == number &&
         PyList_Append(current->threads, name) == 0) {
         index = (uint32_t)PyList_GET_SIZE(current->threads);
@@ -130,7 +137,8 @@ thread_index(void)
     return index;
 }
 
-/* PyGILState_Check() is always true once there has been a subinterpreter. */
+/* Whether the calling thread holds the GIL.  PyGILState_Check() cannot tell:
+ * it is always true once there has been a subinterpreter. */
 static bool
 has_gil(void)
 {
@@ -165,8 +173,8 @@ origin(struct ps_slice *slice)
     slice->name = number != 0 ? number | PS_TIMELINE_NAME : 0;
 }
 
-/* A stream's label; NULL with an exception.  It includes the handle, because
- * names need not be unique. */
+/* Returns a stream's label; NULL with an exception.  The label includes the
+ * handle, because names need not be unique. */
 static PyObject *
 stream_label(const struct ps_actor_name *stream)
 {
@@ -193,7 +201,7 @@ stream_label(const struct ps_actor_name *stream)
     return label;
 }
 
-/* (device, label) */
+/* Returns the pair (device, label) of a stream. */
 static PyObject *
 stream_pair(const struct ps_actor_name *stream)
 {
@@ -238,7 +246,7 @@ get_hooks(void)
     return &hooks;
 }
 
-/* ---- Facts that the table does not see ---- */
+/* ---- Facts that the observer's table does not see ---- */
 
 static struct ps_actor_name
 memory_name(const struct ps_device *device)
@@ -247,7 +255,8 @@ memory_name(const struct ps_device *device)
                                   PS_TIMELINE_MEMORY};
 }
 
-/* nbytes: the size of a block that is about to be freed. */
+/* Record how much memory of the device is allocated.  nbytes is the size of a
+ * block that is about to be freed, or 0. */
 static void
 note_memory(struct ps_device *device, uint64_t nbytes)
 {
@@ -298,8 +307,9 @@ timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
     }
 }
 
-/* A name that may be of any kind, or NULL; if out of memory, the slice has
- * none, and an exception may be pending. */
+/* Give the slice a name.  `name` may be NULL, or no str; then the slice has no
+ * name.  If memory runs out it has none either, and an exception may be
+ * pending. */
 static void
 name_slice(struct ps_slice *slice, PyObject *name)
 {
@@ -326,7 +336,8 @@ name_wait(struct ps_slice *slice, const char *operation)
     exception_restore(saved);
 }
 
-/* As timeline_add_wait; the slice, which has this index, is not published. */
+/* As timeline_add_wait, but the slice is not published yet.  *index becomes
+ * its index. */
 static struct ps_slice *
 make_wait(const struct work *work, uint64_t source, uint64_t *index)
 {
@@ -399,7 +410,7 @@ name_of_copy(const struct ps_block *to, const struct ps_block *from)
 bool
 timeline_copy_begin(const struct ps_block *to, const struct ps_block *from)
 {
-    /* Without memory, the copy has no name. */
+    /* If memory runs out, the copy's slice has no name. */
     return ps_timeline_is_on() &&
            ps_thread_set_word(PS_THREAD_COPY, name_of_copy(to, from)) ==
                PS_SUCCESS;
@@ -432,7 +443,9 @@ log_free(struct log *log)
     PyMem_Free(log);
 }
 
-/* Streams that only other libraries use are reported by number. */
+/* Tell the log of the device's streams, so that it can name them.  Streams
+ * that it does not know, because only other libraries use them, are reported
+ * by number. */
 static void
 know_streams(struct ps_device *device)
 {
@@ -440,8 +453,8 @@ know_streams(struct ps_device *device)
     ps_handle *handles = PyMem_Calloc(room, sizeof(*handles));
     size_t count =
         handles != NULL ? ps_device_identities(device, handles, room) : 0;
-    /* The first one is the default stream's.  Others may have been destroyed
-     * meanwhile. */
+    /* The first identity is the default stream's.  Other streams may have been
+     * destroyed since the identities were read. */
     for (size_t i = 1; i < count && i < room; i++) {
         struct ps_stream *stream = ps_stream_find(device, handles[i]);
         if (stream != NULL) {
@@ -467,7 +480,8 @@ know_all_streams(void)
     }
 }
 
-/* Nothing calls a device while the interpreter ends. */
+/* Stop the current log.  While the interpreter is finalizing, no device may be
+ * called. */
 static void
 stop_recording(void)
 {
@@ -539,8 +553,8 @@ log_create(PyObject *active, bool by_events)
 
 enum { LONGEST_REFUSAL = 160 };
 
-/* Make the devices of all backends report their activities, if they can; else
- * the refusal says why, if there is a reason. */
+/* Make the devices of all backends report their activities, if they can.  If
+ * one refuses and gives a reason, `refusal` receives it. */
 static void
 begin_activities(char refusal[LONGEST_REFUSAL])
 {
@@ -634,8 +648,8 @@ timeline_resolve(PyObject *Py_UNUSED(module), PyObject *capsule)
     return resolved ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
 
-/* An item of a list by its index plus one; None if there is none.  New
- * reference. */
+/* Returns the item of a list with the index `index` - 1, a new reference; None
+ * if there is none. */
 static PyObject *
 item(PyObject *list, uint32_t index)
 {
@@ -649,8 +663,8 @@ item(PyObject *list, uint32_t index)
     return found;
 }
 
-/* Demangle a kernel's name, if libstdc++ is loaded.  A process with C++
- * kernels has loaded it. */
+/* Returns a kernel's demangled name.  Uses libstdc++ if the process has loaded
+ * it; a process with C++ kernels has. */
 static PyObject *
 demangled(const char *name)
 {
@@ -676,7 +690,7 @@ demangled(const char *name)
     return result;
 }
 
-/* New reference. */
+/* Returns another library's name with this number, a new reference. */
 static PyObject *
 foreign_name(const struct log *log, uint32_t number)
 {
@@ -695,7 +709,7 @@ foreign_name(const struct log *log, uint32_t number)
     return name;
 }
 
-/* New reference. */
+/* Returns the slice's name, a new reference. */
 static PyObject *
 slice_name(const struct log *log, const struct ps_slice *slice)
 {
@@ -709,8 +723,8 @@ slice_name(const struct log *log, const struct ps_slice *slice)
     return name;
 }
 
-/* A foreign thread has no index before it has a slice of its own.  New
- * reference. */
+/* Returns the name of the slice's thread, a new reference.  A thread of
+ * another library has an index only if it also made a slice of its own. */
 static PyObject *
 slice_thread(const struct log *log, const struct ps_slice *slice)
 {
@@ -720,8 +734,8 @@ slice_thread(const struct log *log, const struct ps_slice *slice)
     return item(log->threads, slice->thread);
 }
 
-/* The stream's (device, label), or None.  A stream that only reports have
- * named has none yet.  New reference. */
+/* Returns the stream's (device, label), or None; a new reference.  If only
+ * activity reports mention the stream, its label is made here. */
 static PyObject *
 slice_stream(const struct log *log, const struct ps_slice *slice)
 {
@@ -734,7 +748,7 @@ slice_stream(const struct log *log, const struct ps_slice *slice)
     return known;
 }
 
-/* Whether it is a range or mark of NVTX. */
+/* Whether the slice is an NVTX range or mark. */
 static bool
 has_domain(const struct ps_slice *slice)
 {
@@ -742,7 +756,7 @@ has_domain(const struct ps_slice *slice)
            (slice->kind == PS_SLICE_SPAN || slice->kind == PS_SLICE_MARK);
 }
 
-/* New reference. */
+/* Returns the NVTX domain of a slice, or None; a new reference. */
 static PyObject *
 slice_domain(const struct log *log, const struct ps_slice *slice)
 {
@@ -782,7 +796,7 @@ row_of(const struct log *log, const struct ps_slice *slice, int kind,
     uint64_t nbytes = __atomic_load_n(&slice->nbytes, __ATOMIC_RELAXED);
     int64_t end = __atomic_load_n(&slice->times.end, __ATOMIC_ACQUIRE);
     int64_t begin = __atomic_load_n(&slice->times.begin, __ATOMIC_ACQUIRE);
-    /* The thread may have read the clock after the work began. */
+    /* The thread may have read the clock only after the work began. */
     int64_t queued = slice->queued > 0 && (begin <= 0 || slice->queued < begin)
                          ? slice->queued
                          : begin;
@@ -857,9 +871,9 @@ timeline_nodes(PyObject *Py_UNUSED(module), PyObject *args)
     return rows;
 }
 
-/* A span that has begun. */
+/* A span that has begun and not ended. */
 struct span {
-    struct ps_stream *stream; /* NULL for the host's */
+    struct ps_stream *stream; /* NULL for a span of the host */
     struct ps_open_span open;
 };
 
@@ -933,9 +947,9 @@ timeline_span_end(PyObject *Py_UNUSED(module), PyObject *capsule)
     Py_RETURN_NONE;
 }
 
-/* ---- Waits that leave their thread to others ---- */
+/* ---- Awaits: waits during which the thread runs other code ---- */
 
-/* The number of the current log; 0 if nothing records. */
+/* Returns the number of the current log; 0 if no log records. */
 static uintptr_t
 number_of_log(void)
 {
@@ -946,8 +960,8 @@ number_of_log(void)
     return number;
 }
 
-/* Add a slice without a row at the beginning of the await, which determines
- * the work that it waits for; the end adds another. */
+/* Add a slice without a row at the beginning of the await.  It determines for
+ * which work the await waits.  The end of the await adds another slice. */
 static PyObject *
 timeline_await_begin(PyObject *Py_UNUSED(module), PyObject *object)
 {

@@ -1,4 +1,4 @@
-/* The timeline's use of Python. */
+/* The timeline's Python side. */
 #ifndef PYSTREAMS_PYTHON_TIMELINE_H
 #define PYSTREAMS_PYTHON_TIMELINE_H
 
@@ -10,12 +10,13 @@
 #include "module.h"
 #include "wait.h"
 
-/* A traced call, of the kinds that trace_timeline asks for. */
+/* Record a traced call.  trace_timeline chooses the kinds that are traced. */
 void timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
                     ps_handle first, ps_handle second);
 
-/* Begin the slice of the calling thread's wait for the work or, if that is
- * NULL, for the source; NULL if nothing records.  End it with ps_slice_end. */
+/* Begin a slice for a wait of the calling thread.  The wait is for `work` or,
+ * if that is NULL, for the callable with the number `source`.  Returns NULL if
+ * no timeline records.  The caller ends the slice with ps_slice_end. */
 struct ps_slice *timeline_add_wait(const char *operation,
                                    const struct work *work, uint64_t source);
 
@@ -34,16 +35,17 @@ timeline_waited(struct ps_slice *slice)
     }
 }
 
-/* The slice of a callable that will be queued on the stream; NULL if nothing
- * records. */
+/* Returns the slice of a callable that will be queued on the stream; NULL if
+ * no timeline records.  *source becomes the callable's number. */
 struct ps_slice *timeline_callable(struct ps_stream *stream,
                                    PyObject *function, uint64_t *source);
 
-/* The calling thread is about to queue a copy between these blocks, which
- * names its slice by the direction; false if nothing records. */
+/* Call before the calling thread queues a copy between these blocks.  The
+ * direction of the copy becomes the name of its slice.  Returns false if no
+ * timeline records. */
 bool
 timeline_copy_begin(const struct ps_block *to, const struct ps_block *from);
-/* After a begin that returned true. */
+/* Call after the copy was queued, if timeline_copy_begin returned true. */
 void timeline_copy_end(void);
 
 #endif

@@ -1,6 +1,6 @@
-/* Core's trace hook: it calls one Python function, on the thread that made the
- * traced call, with or without the GIL.  Exceptions in it do not reach the
- * caller. */
+/* Core's trace hook.  It calls one Python function, on the thread that made
+ * the traced call, with or without the GIL.  An exception in this function
+ * does not reach the caller. */
 #include "trace.h"
 
 #include "../core/thread.h"
@@ -10,12 +10,12 @@
 #include "timeline.h"
 
 static PyObject *dispatch;
-/* The number of subscribers of each kind. */
+/* The number of subscribers to each kind. */
 static atomic_int wanted[PS_TRACE_KINDS];
-/* The kinds that the race detector and the timeline need. */
+/* The kinds that the race detector and the timeline need, as bit masks. */
 static atomic_uint for_races, for_timeline;
 
-/* Report that the callbacks could not be called for an event. */
+/* Report that the callbacks could not be called, for lack of memory. */
 static void
 report_no_memory(PyObject *function)
 {
@@ -34,7 +34,8 @@ call_dispatch(PyObject *function, enum ps_trace_kind kind,
         function, "iiiKK", (int)kind, device->runtime->backend->device_type,
         device->index, (unsigned long long)first, (unsigned long long)second);
     if (result == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-        /* Raise it again when the interpreter next checks for signals. */
+        /* Let the interpreter raise KeyboardInterrupt again when it next
+         * checks for signals. */
         PyErr_Clear();
         PyErr_SetInterrupt();
     }
@@ -55,7 +56,7 @@ trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
     if (atomic_load(&for_timeline) >> kind & 1) {
         timeline_trace(kind, device, first, second);
     }
-    /* The calls of a callback itself are not traced. */
+    /* Do not trace the calls that a callback makes itself. */
     if (atomic_load(&wanted[kind]) == 0 ||
         ps_thread_word(PS_THREAD_TRACING) != NULL || is_finalizing()) {
         return;
@@ -73,7 +74,8 @@ trace_hook(enum ps_trace_kind kind, struct ps_device *device, uintptr_t first,
     PyGILState_Release(gil);
 }
 
-/* Change the subscribers of the kinds in a mask, and what core traces. */
+/* Add `change` to the number of subscribers of each kind in the bit mask, and
+ * update the kinds that core traces. */
 static void
 set_kinds(unsigned kinds, int change)
 {

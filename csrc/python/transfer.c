@@ -1,7 +1,8 @@
 /* Copies and fills: the stream-ordered operations of `Buffer`.
  *
- * Work that is not waited for marks its blocks as used by its stream, so that
- * no block is reused before the work is done.  Callers hold the blocks. */
+ * Work that the caller does not wait for marks its blocks as used by its
+ * stream, so that no block is reused before the work is done.  During a call,
+ * the caller holds the blocks. */
 #include "transfer.h"
 
 #include <stdlib.h>
@@ -23,8 +24,8 @@
 #include "timeline.h"
 #include "wait.h"
 
-/* An operation on a stream and the blocks that it uses; NULL for memory that
- * does not belong to the stream's backend. */
+/* An operation on a stream, and the blocks that it uses.  A block is NULL if
+ * its memory does not belong to the stream's backend. */
 struct transfer {
     struct ps_stream *stream;
     struct ps_block *destination;
@@ -48,7 +49,7 @@ end_use(struct transfer *transfer)
     }
 }
 
-/* After success the caller calls end_use. */
+/* Mark the blocks as used.  After success, the caller must call end_use. */
 static ps_status
 begin_use(struct transfer *transfer)
 {
@@ -65,7 +66,8 @@ begin_use(struct transfer *transfer)
     return status;
 }
 
-/* Called with the GIL released, as is fill. */
+/* Queue a copy.  `wait`: the caller will wait for it, so the blocks need not
+ * be marked.  copy and fill are called with the GIL released. */
 static ps_status
 copy(struct transfer *transfer, void *destination, const void *source,
      size_t nbytes, bool wait)
@@ -100,8 +102,8 @@ is_pageable(struct span *span)
     return span->foreign && span->block->host && !span->block->pinned;
 }
 
-/* -1 with an exception if a copy on the stream cannot be waited for, as in a
- * capture. */
+/* Check that the caller can wait for a copy on the stream; during a capture it
+ * cannot.  Returns -1 with an exception. */
 static int
 check_may_wait_for_copy(const struct work *work, bool own, bool captured)
 {
@@ -118,7 +120,7 @@ check_may_wait_for_copy(const struct work *work, bool own, bool captured)
         captured ? PS_ERROR_CAPTURE_UNSUPPORTED : PS_SUCCESS);
 }
 
-/* Wait without a request of the program. */
+/* Wait for work that the program did not ask to wait for. */
 static ps_status
 imply_wait_for(const struct work *work)
 {
@@ -137,16 +139,16 @@ imply_event_wait(struct ps_stream *stream, struct ps_event *event)
     return result;
 }
 
-/* How a copy is waited for. */
+/* When to wait for a copy. */
 enum waiting {
     NEVER,
     ALWAYS,
-    /* Unless it is captured: each replay accesses the memory, which the graph
-     * keeps. */
+    /* Always, unless the copy is captured.  A captured copy accesses the
+     * memory at each replay, and the graph keeps the memory. */
     UNCAPTURED,
 };
 
-/* A Buffer for the bytes that the caller holds. */
+/* Returns a Buffer for a span that the caller holds. */
 static PyObject *
 wrap_held(struct span span)
 {
@@ -154,8 +156,9 @@ wrap_held(struct span span)
     return buffer_wrap(&span);
 }
 
-/* Capture a copy of pageable memory, which the backend would not access in the
- * order of the stream. */
+/* Capture a copy of pageable memory through pinned memory.  The backend would
+ * access pageable memory at the launch, not when the stream reaches the
+ * copy. */
 static int
 capture_staged(struct ps_stream *stream, struct span *to, struct span *from)
 {
@@ -204,10 +207,11 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     if (status == PS_SUCCESS && wait) {
         status = imply_wait_for(&work);
         if (status == PS_RAISED || status == PS_ERROR_DEADLOCK) {
-            /* A signal or a schedule ended the wait; the copy is still
-             * pending. */
+            /* A signal handler or a schedule ended the wait, but the copy is
+             * still pending. */
             if (!own) {
-                /* Blocks of two backends: no stream counts their uses. */
+                /* The blocks belong to two backends, so no stream can keep
+                 * both.  Keep them for ever. */
                 ps_block_ref(to->block);
                 ps_block_ref(from->block);
             }
@@ -242,8 +246,9 @@ span_check_stream(const char *method, struct span *span,
                   stream->device->runtime->backend->name);
 }
 
-/* A new reference to the stream for work on a span: the one given, or the
- * current stream of the span's device; NULL with an exception. */
+/* Returns a new reference to the stream for work on a span: `given` or, if
+ * that is NULL, the current stream of the span's device.  NULL with an
+ * exception. */
 static struct ps_stream *
 work_stream(struct span *span, struct ps_stream *given)
 {
@@ -251,8 +256,8 @@ work_stream(struct span *span, struct ps_stream *given)
                          : current_stream_of(device_of(span));
 }
 
-/* Run a copy on the stream given, or on the leader's current one.  The
- * transfer names the blocks that it uses. */
+/* Run a copy on the stream `given` or, if that is NULL, on the current stream
+ * of the leader's device.  `transfer` names the blocks that the copy uses. */
 static int
 copy_on(const char *method, struct span *leader, struct ps_stream *given,
         struct transfer transfer, struct span *to, struct span *from,
@@ -270,8 +275,9 @@ copy_on(const char *method, struct span *leader, struct ps_stream *given,
     return result;
 }
 
-/* For the backend of one side, the other side is plain host memory with
- * unknown streams.  Wait for those streams, and for the copy. */
+/* Copy between memory of two backends.  One side must be host memory.  The
+ * other side's backend does not know which streams use it, so wait for those
+ * streams first, and wait for the copy, too. */
 static int
 copy_between_backends(const char *method, struct span *to, struct span *from,
                       struct ps_stream *given)
@@ -295,8 +301,8 @@ copy_between_backends(const char *method, struct span *to, struct span *from,
     return copy_on(method, other, given, transfer, to, from, ALWAYS);
 }
 
-/* Copy between devices, on the source's current stream and in the order of the
- * destination's, as torch does. */
+/* Copy between devices as torch does: on the source device's current stream,
+ * and ordered with the destination device's current stream. */
 static int
 copy_between_devices(struct span *to, struct span *from, enum waiting waiting)
 {
@@ -315,7 +321,7 @@ copy_between_devices(struct span *to, struct span *from, enum waiting waiting)
     return result;
 }
 
-/* Check both sides before anything is queued. */
+/* Check the two sides of a copy before anything is queued. */
 static int
 check(struct span *to, struct span *from)
 {
@@ -357,7 +363,8 @@ span_copy(const char *method, struct span *to, struct span *from,
     if (device_of(from) != device_of(to) && !pinned && stream == NULL) {
         return copy_between_devices(to, from, waiting);
     }
-    /* Pinned memory belongs to every device, so the other side leads. */
+    /* Pinned memory belongs to no particular device, so the other side decides
+     * on which device the copy runs. */
     struct span *leader = from->block->pinned ? to : from;
     struct transfer transfer = {NULL, to->block, from->block};
     return copy_on(method, leader, stream, transfer, to, from, waiting);
@@ -397,9 +404,10 @@ span_fill(const char *method, struct span *span, const struct pattern *pattern,
     return result;
 }
 
-/* Wait for work that the program did not ask to wait for: the stream waits, or
- * the calling thread if it is NULL.  On another thread's default stream, that
- * is all that this package has queued there with Buffers. */
+/* Wait for the work of the stream `user`, without a request of the program.
+ * `stream` waits or, if it is NULL, the calling thread.  If `user` is another
+ * thread's default stream, this waits only for the work with Buffers that this
+ * package has queued there. */
 static int
 wait_for(struct ps_stream *user, struct ps_stream *stream)
 {
@@ -422,7 +430,8 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
                                   : stream_imply_wait(stream, user);
     }
     if (is_own_stream(user)) {
-        /* The work queued before the callable has completed. */
+        /* This thread runs a callable of that stream, and the work before the
+         * callable is done. */
         return 0;
     }
     work.stream = work.event != NULL ? NULL : user;

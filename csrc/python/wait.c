@@ -1,7 +1,8 @@
-/* Waiting, for every method that blocks until work is done.  The GIL is
- * released, and the main thread checks for signals now and then: during a wait
- * that its backend can end, otherwise between the slices of a wait with a
- * limit. */
+/* Waiting for work, for every method that blocks.  The GIL is released
+ * meanwhile.  The main thread must run signal handlers during the wait.  If
+ * the backend calls limit.is_over while it waits, they run there.  If it does
+ * not, a wait with a timeout is split into slices, and they run between the
+ * slices. */
 #include "wait.h"
 
 #include <sys/syscall.h>
@@ -25,7 +26,8 @@
 
 enum { SLICE_NS = 50 * 1000 * 1000 };
 
-/* A device's completion is reported with a delay, by a thread that polls. */
+/* The shortest timeout of a wait for a device: a thread reports a device's
+ * completion, and it does so with a delay. */
 enum { LEAST_NS = 10 * 1000 * 1000 };
 
 /* A timeout above this means no limit. */
@@ -70,7 +72,7 @@ parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns)
     return 0;
 }
 
-/* Wait as the backend does; limit: NULL for as long as it takes. */
+/* Wait through the backend.  limit may be NULL: no limit. */
 static ps_status
 synchronize(const struct work *work, const struct ps_limit *limit)
 {
@@ -84,8 +86,9 @@ synchronize(const struct work *work, const struct ps_limit *limit)
 ps_status
 run_handlers(unsigned generation)
 {
-    /* Waits in a signal handler are the program's own, even if they interrupt
-     * an internal wait. */
+    /* A signal handler may interrupt one of the library's own waits.  The
+     * waits that the handler makes are the program's, so clear these marks
+     * meanwhile. */
     const void *own = ps_thread_word(PS_THREAD_OWN);
     const void *implied = ps_thread_word(PS_THREAD_IMPLIED);
     ps_thread_set_word(PS_THREAD_OWN, NULL);
@@ -98,9 +101,10 @@ run_handlers(unsigned generation)
                                            : PS_SUCCESS;
 }
 
-/* Whether a signal handler raised or forked.  Only the main thread handles
- * signals: another thread could find the interpreter at its end, and would
- * leave the backend with a wait whose stack is gone. */
+/* The is_over function of a wait: returns whether a signal handler raised an
+ * exception or forked.  Only the main thread may take the GIL here.  Another
+ * thread could find the interpreter at its end and be stopped; then its stack
+ * would be gone, but the backend would still have its wait. */
 static int
 is_disturbed(void *argument)
 {
@@ -132,8 +136,8 @@ wait_end(struct core_wait *wait, ps_status status)
     return wait->status != PS_SUCCESS ? wait->status : status;
 }
 
-/* Wait as the backend does.  PS_ERROR_NOT_SUPPORTED if it cannot end the wait
- * in time. */
+/* Wait through the backend.  Returns PS_ERROR_NOT_SUPPORTED if there is a
+ * timeout and the backend does not support limits. */
 static ps_status
 wait_natively(const struct work *work, int64_t timeout_ns)
 {
@@ -146,10 +150,10 @@ wait_natively(const struct work *work, int64_t timeout_ns)
     return wait_end(&wait, status);
 }
 
-/* Wait for a message, until `end` at most: for a time that grows with the time
- * since `start`.  A core that has slept for long takes a tenth of a
- * millisecond to wake up, and one that wakes up now and then is busy for less
- * than a hundredth of the time. */
+/* Sleep until a message comes or `end` is reached, but at most for a time that
+ * grows with the time since `start`.  A CPU core that sleeps long needs a
+ * tenth of a millisecond to wake up.  Waking it up now and then avoids that
+ * delay, and keeps it busy for less than a hundredth of the time. */
 static ps_status
 back_off(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
 {
@@ -158,7 +162,7 @@ back_off(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
     return ps_mailbox_wait(mailbox, rest < end - now ? rest : end - now);
 }
 
-/* A wait for one slice of time. */
+/* Waits for one slice of time. */
 typedef ps_status (*slice_function)(const void *what, int64_t timeout_ns);
 
 struct mailbox_wait {
@@ -179,7 +183,7 @@ mailbox_slice(const void *context, int64_t timeout_ns)
     return status;
 }
 
-/* The time that is left of a wait's limit since `start`. */
+/* Returns how much of the timeout is left since `start`. */
 static int64_t
 left_of(int64_t timeout_ns, int64_t start)
 {
@@ -212,8 +216,8 @@ has_message(void *mailbox)
     return ps_mailbox_wait(mailbox, 0) == PS_SUCCESS;
 }
 
-/* Nap until a message comes, which may be that of a Future of another
- * library. */
+/* Sleep for a moment, or until a message comes.  The message may come from a
+ * Future of another library, which the schedule does not know. */
 static void
 nap_in_schedule(struct ps_mailbox *mailbox, int64_t *left_ns)
 {
@@ -224,7 +228,7 @@ nap_in_schedule(struct ps_mailbox *mailbox, int64_t *left_ns)
     ps_cpu_schedules.wake(&sleep, left_ns);
 }
 
-/* While a schedule is explored. */
+/* The part of wait_for_mailbox while a schedule is explored. */
 static ps_status
 wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
 {
@@ -242,7 +246,7 @@ wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
         if (status != PS_SUCCESS) {
             return status;
         }
-        /* The limit holds in real time, too, because callables take real
+        /* The timeout also holds in real time, because callables take real
          * time. */
         int64_t real = left_of(timeout_ns, wait->start);
         left = left < real ? left : real;
@@ -268,13 +272,13 @@ wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
     return status;
 }
 
-/* A wait for a notification of work.  The notification may be delayed, so the
- * work is also queried. */
+/* A wait for a notification.  Since the notification may be delayed, the work
+ * is also queried. */
 struct notified_wait {
     const struct work *work;
     struct ps_mailbox *mailbox;
     int64_t start;
-    /* The record of the event that is waited for. */
+    /* The number of the event's record to wait for. */
     unsigned long long record;
 };
 
@@ -293,11 +297,11 @@ ask(const struct notified_wait *wait)
     }
     ps_status status =
         work->event != NULL ? ps_event_query(work->event) : PS_ERROR_NOT_READY;
-    /* If the event was recorded again, the answer means nothing. */
+    /* If the event was recorded again, the query was about another record. */
     return latest_record(work) == wait->record ? status : PS_ERROR_NOT_READY;
 }
 
-/* Query without a pause at first. */
+/* Wait for one slice of time: at first by querying without a pause. */
 static ps_status
 notified_slice(const void *context, int64_t timeout_ns)
 {
@@ -321,7 +325,7 @@ notified_slice(const void *context, int64_t timeout_ns)
     return status == PS_ERROR_NOT_READY ? PS_ERROR_TIMED_OUT : status;
 }
 
-/* Wait with a limit although the backend cannot end a wait. */
+/* Wait with a timeout, for a backend that does not support limits. */
 static ps_status
 wait_notified(const struct work *work, int64_t timeout_ns)
 {
@@ -344,7 +348,8 @@ wait_notified(const struct work *work, int64_t timeout_ns)
         return status;
     }
     status = register_work(wait.mailbox, work, 0);
-    /* Streams and events can be queried without a notification. */
+    /* Without notifications, streams and events can still be queried; devices
+     * cannot. */
     if (status == PS_SUCCESS ||
         (status == PS_ERROR_NOT_SUPPORTED && !is_device)) {
         status = wait_in_slices(
@@ -355,7 +360,7 @@ wait_notified(const struct work *work, int64_t timeout_ns)
         CALL_BACKEND(work->device->runtime, ps_mailbox_destroy(wait.mailbox));
     }
     if (status == PS_SUCCESS && work->event != NULL) {
-        /* Query once more, so that the event remembers its completion. */
+        /* Query the event once more, so that it remembers that it is done. */
         ps_event_query(work->event);
     }
     return status;

@@ -1,9 +1,9 @@
 /* The type `_C.Waiter`: a mailbox for messages about completed work.  The
- * package's `wait`, `as_completed` and `await` are built on it, so that no
- * thread of a backend runs Python.
+ * package's `wait`, `as_completed` and `await` use it, so no thread of a
+ * backend ever runs Python code.
  *
- * One rule: deallocating a Waiter cancels everything that is registered, so
- * that a wait that gave up for any reason leaves nothing behind. */
+ * The rule: deallocating a Waiter cancels everything that was registered with
+ * it.  So a wait that ended early, for any reason, leaves nothing behind. */
 #include "waiter.h"
 
 #include "../core/mailbox.h"
@@ -24,10 +24,10 @@ typedef struct {
     PyObject ob_base;
     struct ps_mailbox *mailbox;
     unsigned generation;
-    /* Whether backends must be called with the GIL released. */
+    /* Whether the GIL must be released for calls of backends. */
     atomic_bool shared;
     PyObject *weakrefs;
-    /* A dict of the objects that the wait is for, or NULL. */
+    /* A dict of the objects that the wait is for; or NULL. */
     PyObject *objects;
 } WaiterObject;
 
@@ -61,7 +61,8 @@ Waiter_dealloc(PyObject *op)
 {
     WaiterObject *self = as_waiter(op);
     clear_weakrefs(op, self->weakrefs);
-    /* A backend's thread may have held the lock at the fork. */
+    /* In a forked child, do not touch the mailbox: a backend's thread may have
+     * held its lock at the fork. */
     if (self->generation == ps_generation() && !is_finalizing()) {
         CALL_WITH(self->shared, ps_mailbox_destroy(self->mailbox));
     }
@@ -101,7 +102,7 @@ work_of(PyObject *object, struct work *work)
     return 0;
 }
 
-/* Send the message when the work has completed. */
+/* Register the message's notification: it is sent when the work is done. */
 static ps_status
 notify(const struct work *work, struct ps_message *message)
 {
@@ -236,7 +237,8 @@ Waiter_cancel(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* A list of the messages; NULL with an exception. */
+/* Returns a list of the messages as (token, status); NULL with an
+ * exception. */
 static PyObject *
 list_of(const struct ps_message *message)
 {
@@ -310,8 +312,9 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return status != PS_RAISED ? Waiter_take(self, NULL) : NULL;
 }
 
-/* -1 with the exception for the status of an await, or that of a captured
- * callable that the stream ran. */
+/* Raise the exception for an await of a stream that has ended with this
+ * status, or the exception of a captured callable that the stream ran.
+ * Returns -1 then. */
 static int
 check_stream(PyObject *object, ps_status status)
 {
@@ -411,7 +414,7 @@ static PyType_Slot waiter_slots[] = {
 PyType_Spec waiter_spec =
     TYPE_SPEC("pystreams._C.Waiter", WaiterObject, 0, waiter_slots);
 
-/* The iterator of an await: an empty one if the work has completed, else one
+/* Returns the iterator of an await: an empty one if the work is done, else one
  * that suspends the running task. */
 static PyObject *
 await(PyObject *self, struct ps_runtime *runtime, ps_status status)

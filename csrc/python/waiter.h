@@ -5,16 +5,17 @@
 #include "module.h"
 #include "wait.h"
 
-/* Put a message with the token into the mailbox when the work has
- * completed. */
+/* Register the work: when it is done, a message with this token goes to the
+ * mailbox. */
 ps_status register_work(struct ps_mailbox *mailbox, const struct work *work,
                         uint64_t token);
 
 PyObject *Stream_await(PyObject *self);
 PyObject *Event_await(PyObject *self);
 
-/* The work of an object that the caller holds: an Event's, a device's or a
- * stream's.  The caller releases the stream. */
+/* Get the work that an object means: an Event, a device or a stream.  The
+ * caller holds the object, and releases work->stream.  Returns -1 with an
+ * exception. */
 int work_of(PyObject *object, struct work *work);
 
 #endif

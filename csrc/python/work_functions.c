@@ -1,5 +1,5 @@
-/* Functions of the module that queue work, or create native streams that the
- * caller manages. */
+/* The module's functions that queue work, or create native streams for the
+ * caller to manage. */
 #include "module.h"
 
 #include "../core/work.h"
@@ -11,7 +11,8 @@
 #include "errors.h"
 #include "stream.h"
 
-/* End the use; return None, or raise the error of the queueing. */
+/* End the use of the stream.  Returns None, or raises the exception for the
+ * status of the queueing. */
 static PyObject *
 queued(struct stream_use *use, const char *operation, ps_status status)
 {

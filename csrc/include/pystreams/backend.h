@@ -67,15 +67,15 @@ enum {
     PS_ERROR_CAPTURE_UNSUPPORTED = 900, /* not during a capture */
     PS_ERROR_CAPTURE_INVALIDATED = 901, /* by an earlier failure */
     PS_ERROR_CAPTURE_MERGE = 902,       /* two captures would become one */
-    PS_ERROR_CAPTURE_UNMATCHED = 903,   /* it began on another stream */
-    PS_ERROR_CAPTURE_UNJOINED = 904,    /* a fork was not joined */
-    PS_ERROR_CAPTURE_ISOLATION = 905,   /* a wait for uncaptured work */
-    PS_ERROR_CAPTURE_IMPLICIT = 906,    /* by the default stream's order */
-    PS_ERROR_CAPTURED_EVENT = 907,      /* the record was captured */
+    PS_ERROR_CAPTURE_UNMATCHED = 903, /* the capture began on another stream */
+    PS_ERROR_CAPTURE_UNJOINED = 904,  /* a fork was not joined */
+    PS_ERROR_CAPTURE_ISOLATION = 905, /* a wait for uncaptured work */
+    PS_ERROR_CAPTURE_IMPLICIT = 906,  /* of the default stream's order */
+    PS_ERROR_CAPTURED_EVENT = 907,    /* the record was captured */
     PS_ERROR_CAPTURE_WRONG_THREAD = 908,
     PS_ERROR_GRAPH_UPDATE = 910, /* the graphs differ too much */
     PS_ERROR_TIMED_OUT = 909,
-    PS_ERROR_INVALID_RESOURCE = 915, /* so much is not left */
+    PS_ERROR_INVALID_RESOURCE = 915, /* not enough is left */
     PS_ERROR_UNKNOWN = 999,
     /* These are not of cudaError_t: */
     PS_ERROR_QUEUE_FULL = 1000,
@@ -92,8 +92,9 @@ enum {
 
 typedef uintptr_t ps_handle;
 
-/* The calling thread's default stream, and what every name of one has in its
- * two upper bits; see thread_stream. */
+/* PS_STREAM_PER_THREAD is the handle of the calling thread's default stream.
+ * Every name of such a stream has the two upper bits of PS_THREAD_STREAM_NAME;
+ * see thread_stream. */
 #define PS_STREAM_PER_THREAD  ((ps_handle)2)
 #define PS_THREAD_STREAM_NAME ((ps_handle)1 << 62)
 
@@ -105,11 +106,12 @@ ps_is_thread_stream_name(ps_handle stream)
 
 typedef void (*ps_host_function)(void *argument);
 
-/* The status is the failure of the work before the notification, or
- * PS_SUCCESS. */
+/* Called when a notification is due.  The status is the failure of the work
+ * before the notification, or PS_SUCCESS. */
 typedef void (*ps_notification_function)(void *argument, ps_status status);
 
-/* Likewise, at a gate of a launch. */
+/* Called when a launch has reached a gate.  The status is that of the launch's
+ * work before the gate. */
 typedef void (*ps_launched_gate_function)(void *argument, ps_handle gate,
                                           ps_status status);
 
@@ -120,7 +122,7 @@ typedef void (*ps_launched_gate_function)(void *argument, ps_handle gate,
 struct ps_notification {
     ps_notification_function reached;
     void *argument;
-    /* For the backend's use, like the two functions below. */
+    /* For the backend's use, as are the two functions below. */
     struct ps_notification *next;
     struct ps_notification *previous;
     struct ps_notification **ring; /* its ring, or NULL */
@@ -128,8 +130,8 @@ struct ps_notification {
     ps_status status;
 };
 
-/* Append the notification to a ring, or remove it from its ring.  A ring is
- * named by its last element, NULL if the ring is empty. */
+/* Append the notification to a ring, or remove it from its ring.  *ring is the
+ * last element of the ring, or NULL if the ring is empty. */
 static inline void
 ps_notification_append(struct ps_notification **ring,
                        struct ps_notification *notification)
@@ -157,17 +159,17 @@ ps_notification_remove(struct ps_notification *notification)
 
 /* Flags of event_create; a combination by |. */
 enum {
-    PS_EVENT_TIMING = 1,       /* event_elapsed may take it */
+    PS_EVENT_TIMING = 1,       /* event_elapsed accepts the event */
     PS_EVENT_BLOCKING = 2,     /* synchronize sleeps instead of spinning */
-    PS_EVENT_INTERPROCESS = 4, /* another process may open it; never timed */
+    PS_EVENT_INTERPROCESS = 4, /* other processes may open it; never timed */
 };
 
 /* The size of an interprocess handle. */
 enum { PS_IPC_HANDLE_BYTES = 64 };
 
-/* While a capture lasts, some threads may not make calls that it does not
- * record, such as allocations: all threads, the capturing one, or none.  The
- * numbers are those of cudaStreamCaptureMode. */
+/* During a capture, some threads may not make calls that a capture cannot
+ * record, such as allocations.  The mode says which threads: all of them, the
+ * capturing one, or none.  The numbers are those of cudaStreamCaptureMode. */
 enum ps_capture_mode {
     PS_CAPTURE_GLOBAL,
     PS_CAPTURE_THREAD_LOCAL,
@@ -177,20 +179,20 @@ enum ps_capture_mode {
 /* Flags of a backend; a combination by |. */
 enum {
     /* A forked child starts with idle devices and may use the backend.
-     * Without it, a child of a process that used the backend may not. */
+     * Without this flag, a child may not use the backend if its parent did. */
     PS_BACKEND_FORKABLE = 1,
-    /* The devices only stand in for those of this device type. */
+    /* The devices are emulated: they stand in for devices of this type. */
     PS_BACKEND_EMULATED = 2,
-    /* Other libraries in the process use the devices too.  They may block any
-     * call until one of their callbacks, which needs the GIL, has run.  So the
-     * thread state is detached in all members but status_name, status_text,
-     * device_current, device_restore, event_query, event_elapsed, gate_open
-     * and thread_stream. */
+    /* Other libraries in the process use the devices too.  A call of this
+     * library may then block until a callback of another library has run, and
+     * that callback may need the GIL.  So the thread state is detached in all
+     * members but status_name, status_text, device_current, device_restore,
+     * event_query, event_elapsed, gate_open and thread_stream. */
     PS_BACKEND_SHARED = 4,
     /* Device memory is host memory: programs read and write it directly. */
     PS_BACKEND_HOST_MEMORY = 8,
-    /* A thread must not end while work is pending on its default stream, see
-     * thread_stream.  Core waits for the work first. */
+    /* A thread must not end while work is pending on its default stream; see
+     * thread_stream.  So core waits for the work first. */
     PS_BACKEND_THREADS_FINISH = 16,
 };
 
@@ -200,8 +202,8 @@ struct ps_times {
     int64_t end;
 };
 
-/* A completed operation of a device, of any library in the process, or a wait
- * of the host. */
+/* A completed operation of a device, queued by any library in the process; or
+ * a completed wait of the host. */
 enum ps_activity_kind {
     PS_ACTIVITY_KERNEL,
     PS_ACTIVITY_COPY,
@@ -211,25 +213,26 @@ enum ps_activity_kind {
 
 struct ps_activity {
     enum ps_activity_kind kind;
-    int device;            /* not set for a wait, like stream */
-    uint64_t stream;       /* its number, see stream_number */
-    uint64_t call;         /* the number of the call that made it */
-    int of_graph;          /* whether the call launched a graph */
-    uint64_t nbytes;       /* of a copy or fill */
-    const char *name;      /* of a kernel, as compiled, of the function that
-                              waited, or of a copy, as "copy host to device";
-                              valid during the call; or NULL */
-    struct ps_times times; /* CLOCK_MONOTONIC */
+    int device;       /* not set for a wait; nor is stream */
+    uint64_t stream;  /* the stream's number; see stream_number */
+    uint64_t call;    /* the number of the call that queued it */
+    int of_graph;     /* whether the call launched a graph */
+    uint64_t nbytes;  /* the bytes of a copy or fill */
+    const char *name; /* of a kernel: as compiled; of a wait: the function that
+                         waited; of a copy: as in "copy host to device"; NULL
+                         if unknown.  Valid during the call */
+    struct ps_times times; /* of CLOCK_MONOTONIC */
 };
 
-/* Functions that a backend calls while it observes.  It may hold locks of its
- * driver, so they neither call the backend nor wait for a thread that does. */
+/* Functions that a backend calls while it observes work.  The backend may hold
+ * locks of its driver then.  So these functions neither call the backend nor
+ * wait for a thread that calls it. */
 struct ps_activity_functions {
     /* The calling thread is about to queue work, or to wait for work.  Calls
      * of all libraries in the process are numbered; one call may have several
      * numbers. */
     void (*call)(void *argument, uint64_t number);
-    /* On any thread. */
+    /* An operation or a wait has completed.  Called on any thread. */
     void (*done)(void *argument, const struct ps_activity *activity);
 };
 
@@ -244,12 +247,13 @@ struct ps_limit {
     void *argument;
 };
 
-/* The obstacle of the first operation in a stream's queue. */
+/* What the first operation in a stream's queue waits for. */
 enum ps_obstacle {
-    PS_OBSTACLE_NONE,    /* it runs or is about to, or there is none */
-    PS_OBSTACLE_STREAM,  /* a record on another stream: the next state */
-    PS_OBSTACLE_GATE,    /* its gate */
-    PS_OBSTACLE_TIME,    /* its sleep */
+    PS_OBSTACLE_NONE,    /* it runs or is about to; or none */
+    PS_OBSTACLE_STREAM,  /* a record on another stream, which is described next
+                          */
+    PS_OBSTACLE_GATE,    /* its gate to be opened */
+    PS_OBSTACLE_TIME,    /* the end of its sleep */
     PS_OBSTACLE_UNKNOWN, /* unknown to the backend */
 };
 
@@ -259,9 +263,9 @@ struct ps_stream_state {
     ps_handle stream; /* 0: the device's default stream */
     unsigned pending; /* operations that are not done */
     enum ps_obstacle obstacle;
-    const char *operation; /* the first, or NULL; a constant text */
-    size_t nbytes;         /* that it copies or fills */
-    int64_t left_ns;       /* of its sleep */
+    const char *operation; /* its name, a constant; or NULL */
+    size_t nbytes;         /* the bytes that it copies or fills */
+    int64_t left_ns;       /* the rest of its sleep */
 };
 
 struct ps_device_properties {
@@ -283,52 +287,52 @@ enum ps_node_kind {
     PS_NODE_FILL,
     PS_NODE_HOST,
     PS_NODE_GATE,
-    PS_NODE_RECORD, /* of an event, at each launch */
+    PS_NODE_RECORD, /* records an event at each launch */
     PS_NODE_WAIT,
     PS_NODE_GRAPH,
-    PS_NODE_OTHER, /* a backend's own, such as an allocation */
+    PS_NODE_OTHER, /* only the backend knows it, as an allocation */
 };
 
 struct ps_graph_node {
     enum ps_node_kind kind;
-    /* A kernel's, or the kind of a PS_NODE_OTHER; valid as long as the graph.
-     * NULL if it is unknown. */
+    /* The name of a kernel, or the kind of a PS_NODE_OTHER.  Valid as long as
+     * the graph.  NULL if it is unknown. */
     const char *name;
     const void *function; /* of PS_NODE_HOST, else NULL */
     void *argument;       /* of PS_NODE_HOST or PS_NODE_GATE, else NULL */
     ps_handle event;      /* of PS_NODE_RECORD or PS_NODE_WAIT, else 0 */
     size_t nbytes;        /* of PS_NODE_COPY or PS_NODE_FILL, else 0 */
-    /* Of PS_NODE_KERNEL, if they are known: the extents in x, y and z of its
-     * grid and of a block.  Else 0. */
+    /* For a kernel, the extents of its grid and of a block in x, y and z, if
+     * they are known.  Else 0. */
     unsigned grid[3];
     unsigned block[3];
-    /* Differs from those of the graph's other nodes.  Tools of the device name
-     * the node by it, if they name nodes. */
+    /* No other node of the graph has this number.  Tools of the device use it
+     * if they name nodes. */
     uint32_t number;
 };
 
 /* Options of graph_instantiate_with. */
 enum ps_instantiate_option {
-    /* A launch first frees memory that the previous launch allocated and did
-     * not free. */
+    /* Each launch first frees memory that the previous launch allocated and
+     * did not free. */
     PS_INSTANTIATE_AUTO_FREE = 1,
-    /* A node has the priority of the stream on which it was captured, not that
-     * of the launch's stream. */
+    /* A node has the priority of the stream on which it was captured.  Without
+     * this option, it has that of the launch's stream. */
     PS_INSTANTIATE_NODE_PRIORITY = 8,
 };
 
 /* Why a graph cannot replace another. */
 struct ps_graph_difference {
     const char *reason; /* static text; NULL if it is unknown */
-    size_t node;        /* of the new graph, by its index; or SIZE_MAX */
+    size_t node;        /* an index in the new graph; or SIZE_MAX */
 };
 
-/* The second node runs after the first; both by their indices. */
+/* The node `to` runs after the node `from`.  Both are indices of nodes. */
 struct ps_graph_edge {
     size_t from;
     size_t to;
-    /* Those of cudaGraphEdgeData; 0 if the second waits for the first to end.
-     */
+    /* The members of cudaGraphEdgeData.  All are 0 if `to` waits until `from`
+     * has ended. */
     uint8_t from_port;
     uint8_t to_port;
     uint8_t type;
@@ -337,16 +341,16 @@ struct ps_graph_edge {
 struct ps_backend {
     /* sizeof(struct ps_backend) in the header that the table was compiled
      * with.  Later headers add members at the end.  If the table is older than
-     * core, its missing members count as NULL, and the members get a completed
-     * copy of the table as their backend.  If it is newer, its additional
-     * members are not read. */
+     * core, its missing members count as NULL.  Core then makes a complete
+     * copy of the table, which the members get as `backend`.  If the table is
+     * newer than core, core does not read the additional members. */
     size_t struct_size;
     /* PS_BACKEND_FORKABLE and the other flags. */
     uint32_t flags;
     /* The device type as users write it: "cuda" in "cuda:1".  Lower-case
      * letters, digits and _, starting with a letter; at most 31 of them. */
     const char *name;
-    /* torch's number for it, 0 or above. */
+    /* torch's number for the device type, 0 or above. */
     int device_type;
 
     /* ---- Required: status text ---------------------------------------- */
@@ -361,16 +365,16 @@ struct ps_backend {
 
     /* ---- Required: devices -------------------------------------------- */
 
-    /* How many devices there are.  The first call to a backend, and the only
-     * one if the result is 0 or a failure.  Core calls it again until a device
-     * is used; after that the count is fixed.  May block.  Must initialize no
-     * device, and must leave the process free to fork.
-     * Statuses: PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
+    /* How many devices there are.  This is the first call to a backend.  If
+     * the result is 0 or a failure, core calls no other member.  Core calls
+     * this member again until a device is used; after that the count is fixed.
+     * May block.  Must initialize no device, and must leave the process free
+     * to fork.  Statuses: PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
     ps_status (*device_count)(const struct ps_backend *backend, int *count);
 
-    /* The calling thread's current device: 0 on a new thread.  Answers, and
-     * initializes nothing.  Other libraries in the process may have changed
-     * it, so core asks each time. */
+    /* The calling thread's current device: 0 on a new thread.  Answers at
+     * once, and initializes nothing.  Other libraries in the process may have
+     * changed it, so core asks each time. */
     ps_status (*device_current)(const struct ps_backend *backend, int *device);
 
     /* Make device current on the calling thread because the user asked for
@@ -378,19 +382,18 @@ struct ps_backend {
      * current device is what it was. */
     ps_status (*device_set)(const struct ps_backend *backend, int device);
 
-    /* Optional; if NULL, device_set is called and must do the same.
-     * Make previous current again, as it was before a device_set.  Answers,
+    /* Optional; if NULL, device_set is called and must do the same.  Make
+     * previous current again, as it was before a device_set.  Answers at once,
      * and initializes nothing: an unused device stays unused. */
     ps_status (*device_restore)(const struct ps_backend *backend,
                                 int previous);
 
     /* Wait until all work queued on the device before the call is done.  May
-     * block.
-     * Statuses: the failure of any of that work.
-     * Unless limit is NULL, PS_ERROR_TIMED_OUT once it is reached and some of
-     * that work is not done.  A backend that cannot end such a wait returns
-     * PS_ERROR_NOT_SUPPORTED for a limit, at once, even if all work is done.
-     */
+     * block.  Statuses: the failure of any of that work.  Unless limit is
+     * NULL, PS_ERROR_TIMED_OUT once it is reached and some of that work is not
+     * done.  A backend that cannot end a wait early returns
+     * PS_ERROR_NOT_SUPPORTED at once if limit is not NULL, even if all work is
+     * done. */
     ps_status (*device_synchronize)(const struct ps_backend *backend,
                                     int device, const struct ps_limit *limit);
 
@@ -402,8 +405,8 @@ struct ps_backend {
 
     /* ---- Required: streams -------------------------------------------- */
 
-    /* The priorities a stream may have: least (0) and greatest (0 or
-     * negative; a lower number is served first).  May block. */
+    /* The priorities a stream may have: least (0) and greatest (0 or negative;
+     * a lower number is served first).  May block. */
     ps_status (*stream_priority_range)(const struct ps_backend *backend,
                                        int device, int *least, int *greatest);
 
@@ -420,7 +423,8 @@ struct ps_backend {
                                 ps_handle stream);
 
     /* PS_SUCCESS when all work queued so far is done, PS_ERROR_NOT_READY when
-     * some is not, else the failure that stays with the stream.  Answers. */
+     * some is not, else the failure that stays with the stream.  Answers at
+     * once. */
     ps_status (*stream_query)(const struct ps_backend *backend, int device,
                               ps_handle stream);
 
@@ -441,19 +445,21 @@ struct ps_backend {
                                    int device, ps_handle stream,
                                    ps_handle event);
 
-    /* Optional; NULL if an enqueueing member never finds a queue full.
-     * Enqueueing members return PS_ERROR_QUEUE_FULL, with nothing queued, when
-     * the stream's queue is full; core then calls this, and the member again.
-     * Wait until there is room, or for timeout_ns (then PS_ERROR_TIMED_OUT).
-     * May block.  PS_ERROR_NOT_PERMITTED when called from the stream's own
-     * work, which could wait for ever. */
+    /* Optional; NULL if an enqueueing member never finds a queue full.  An
+     * enqueueing member returns PS_ERROR_QUEUE_FULL, and queues nothing, when
+     * the stream's queue is full.  Core then calls this member, and the
+     * enqueueing member again.  Wait until there is room, or for timeout_ns
+     * (then PS_ERROR_TIMED_OUT).  May block.  Returns PS_ERROR_NOT_PERMITTED
+     * if work of the stream itself calls it, because such a wait might never
+     * end. */
     ps_status (*stream_wait_room)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int64_t timeout_ns);
 
     /* Optional; NULL if a handle does not identify its device.  The device of
-     * a stream made by another library; never called for stream 0.  Answers.
-     * If the handle denotes a stream of every device, *device is unchanged.
-     * Statuses: PS_ERROR_INVALID_HANDLE if the backend can tell. */
+     * a stream made by another library; never called for stream 0.  Answers at
+     * once.  If the handle means a stream of whichever device is current,
+     * *device is unchanged.  Statuses: PS_ERROR_INVALID_HANDLE if the backend
+     * can tell. */
     ps_status (*stream_device)(const struct ps_backend *backend,
                                ps_handle stream, int *device);
 
@@ -479,8 +485,8 @@ struct ps_backend {
 
     /* PS_SUCCESS when the latest record is done or there is none,
      * PS_ERROR_NOT_READY when it is not, else the failure of the work before
-     * it.  Answers.  Once it is PS_SUCCESS core does not query again until the
-     * event is recorded again. */
+     * it.  Answers at once.  Once it is PS_SUCCESS core does not query again
+     * until the event is recorded again. */
     ps_status (*event_query)(const struct ps_backend *backend, int device,
                              ps_handle event);
 
@@ -494,9 +500,9 @@ struct ps_backend {
     /* ---- Optional group: timing ---------------------------------------- */
 
     /* Milliseconds between two events of one device, both made with
-     * PS_EVENT_TIMING, recorded and done.  May be negative if end was
-     * recorded on another stream and completed first.  Answers.
-     * Statuses: PS_ERROR_NOT_READY, PS_ERROR_INVALID_HANDLE. */
+     * PS_EVENT_TIMING, recorded and done.  May be negative if end was recorded
+     * on another stream and completed first.  Answers at once.  Statuses:
+     * PS_ERROR_NOT_READY, PS_ERROR_INVALID_HANDLE. */
     ps_status (*event_elapsed)(const struct ps_backend *backend, int device,
                                ps_handle start, ps_handle end,
                                float *milliseconds);
@@ -514,13 +520,13 @@ struct ps_backend {
      * this process's own.  The handle may be any bytes.  Each process may
      * record the event, and every member that takes it means the latest record
      * of any process.  A backend may delay a record until all earlier records
-     * of the event are done.  If a process ends before the work of its record,
-     * the record has failed, if the backend can tell.  event_destroy ends this
-     * process's use of the event.  May block.
+     * of the event are done.  If a process ends before the work before its
+     * record is done, the record fails, if the backend can tell.
+     * event_destroy ends this process's use of the event.  May block.
      * Statuses: PS_ERROR_INVALID_VALUE if no event_export of a backend of this
      * device type wrote the handle, PS_ERROR_INVALID_DEVICE for an event of
-     * another device, PS_ERROR_INVALID_HANDLE for one that is gone, if the
-     * backend can tell. */
+     * another device, PS_ERROR_INVALID_HANDLE if the event no longer exists
+     * and the backend can tell. */
     ps_status (*event_open)(const struct ps_backend *backend, int device,
                             const unsigned char handle[PS_IPC_HANDLE_BYTES],
                             ps_handle *event);
@@ -545,7 +551,8 @@ struct ps_backend {
     ps_status (*pinned_allocate)(const struct ps_backend *backend, int device,
                                  size_t nbytes, void **data);
 
-    /* Free it.  No queued work uses it any more.  May block. */
+    /* Free memory that pinned_allocate returned.  No queued work uses it any
+     * more.  May block. */
     ps_status (*pinned_free)(const struct ps_backend *backend, int device,
                              void *data);
 
@@ -575,10 +582,10 @@ struct ps_backend {
     ps_status (*peer_accessible)(const struct ps_backend *backend, int device,
                                  int peer, int *accessible);
 
-    /* Optional; NULL if an address does not identify its device.  The device
-     * that has the memory at the address; device is one that the caller uses.
-     * Answers.
-     * Statuses: PS_ERROR_INVALID_VALUE if no device has it. */
+    /* Optional; NULL if an address does not identify its device.  Which device
+     * has the memory at the address.  `device` is any device that the caller
+     * uses.  Answers at once.  Statuses: PS_ERROR_INVALID_VALUE if no device
+     * has it. */
     ps_status (*memory_device)(const struct ps_backend *backend, int device,
                                const void *address, int *owner);
 
@@ -602,15 +609,15 @@ struct ps_backend {
      * failed, regardless of its later work and of its destruction.  The status
      * is the first failure of the stream's work up to that point.
      *
-     * reached runs with no lock held, on a thread of the backend, on one that
-     * calls the backend, or on this one before the call returns.  It must be
-     * short, must not wait, calls no member but gate_open, and never runs once
-     * shutdown has begun.
+     * reached runs with no lock held: on a thread of the backend, on a thread
+     * that calls the backend, or on this thread before stream_notify returns.
+     * It must be short, must not wait, calls no member but gate_open, and
+     * never runs once shutdown has begun.
      *
      * Takes no place in the stream's queue, so it succeeds if that is full;
-     * disturbs no capture on any thread.  Enqueues.
-     * Statuses: PS_ERROR_CAPTURE_UNSUPPORTED on a stream that is being
-     * captured, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+     * disturbs no capture on any thread.  Enqueues.  Statuses:
+     * PS_ERROR_CAPTURE_UNSUPPORTED on a stream that is being captured,
+     * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
     ps_status (*stream_notify)(const struct ps_backend *backend, int device,
                                ps_handle stream,
                                struct ps_notification *notification);
@@ -618,8 +625,8 @@ struct ps_backend {
     /* Likewise, when the event's record in effect at the call is done; at once
      * if there is none.  No later record and no destruction of the event
      * changes that, nor does the state of any stream that the record was not
-     * made on.  The status is the failure of the work before it.  May block.
-     * Statuses: PS_ERROR_CAPTURED_EVENT, PS_ERROR_OUT_OF_MEMORY,
+     * made on.  The status is the failure of the work before that record.  May
+     * block.  Statuses: PS_ERROR_CAPTURED_EVENT, PS_ERROR_OUT_OF_MEMORY,
      * PS_ERROR_SHUTTING_DOWN. */
     ps_status (*event_notify)(const struct ps_backend *backend, int device,
                               ps_handle event,
@@ -628,7 +635,7 @@ struct ps_backend {
     /* Cancel the notification: after PS_SUCCESS reached never runs, and the
      * backend does not use the memory any more.  The caller keeps the memory
      * alive during the call.  Called on any thread, even after shutdown; the
-     * stream or the event may have been destroyed.  Answers.
+     * stream or the event may have been destroyed.  Answers at once.
      * Statuses: PS_ERROR_TOO_LATE if reached has run, runs, or is about to. */
     ps_status (*notify_cancel)(const struct ps_backend *backend, int device,
                                struct ps_notification *notification);
@@ -652,22 +659,23 @@ struct ps_backend {
 
     /* Open the gate, whether it was reached or not, and destroy it.  Called
      * exactly once for each gate, on any thread, even if its stream has failed
-     * and after shutdown.  Answers, but for the notifications that it runs. */
+     * and after shutdown.  Answers at once, except for the time of the
+     * notifications that it runs. */
     ps_status (*gate_open)(const struct ps_backend *backend, int device,
                            ps_handle gate);
 
     /* ---- Optional group: capture --------------------------------------- */
 
-    /* Whether work on the stream is being captured (1), not executed.
-     * Answers, and disturbs no capture. */
+    /* Whether work on the stream is being captured (1), not executed.  Answers
+     * at once, and disturbs no capture. */
     ps_status (*stream_capturing)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int *capturing);
 
     /* ---- Optional group: graphs (all or none, but for two) -------------- */
 
-    /* From here on capture the stream's work, instead of running it.  A
-     * stream that waits for an event recorded in a capture joins it.  Never
-     * stream 0.  Needs stream_capturing.  Answers. */
+    /* From here on capture the stream's work, instead of running it.  A stream
+     * that waits for an event recorded in a capture joins it.  Never stream 0.
+     * Needs stream_capturing.  Answers at once. */
     ps_status (*capture_begin)(const struct ps_backend *backend, int device,
                                ps_handle stream, enum ps_capture_mode mode);
 
@@ -683,14 +691,16 @@ struct ps_backend {
 
     /* Optional; NULL if no call disturbs another stream's capture.  Swap the
      * calling thread's mode: with PS_CAPTURE_RELAXED its calls disturb no
-     * capture, unless they name a captured stream or event.  Answers. */
+     * capture, unless they name a captured stream or event.  Answers at
+     * once. */
     ps_status (*capture_mode_exchange)(const struct ps_backend *backend,
                                        enum ps_capture_mode *mode);
 
     /* As event_record and stream_wait_event on a stream that is being
-     * captured, but each launch executes it, on the event itself.  The event
-     * must live as long as the graph.  Enqueues.
-     * Statuses: PS_ERROR_NOT_SUPPORTED for a PS_EVENT_INTERPROCESS one. */
+     * captured, but each launch executes it, on the event itself.  So each
+     * launch records this very event, or waits for it, and the event must live
+     * as long as the graph.  Enqueues.  Statuses: PS_ERROR_NOT_SUPPORTED for a
+     * PS_EVENT_INTERPROCESS event. */
     ps_status (*event_record_external)(const struct ps_backend *backend,
                                        int device, ps_handle event,
                                        ps_handle stream);
@@ -705,9 +715,9 @@ struct ps_backend {
                                    ps_handle *executable);
 
     /* Queue the graph's work as one operation of the stream, after its pending
-     * work and after the executable's earlier launches.  Their failures
-     * stay with their streams.  Never on a stream that is being captured.
-     * May block. */
+     * work and after the executable's earlier launches.  Failures of earlier
+     * launches stay with the streams of those launches.  Never on a stream
+     * that is being captured.  May block. */
     ps_status (*graph_launch)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
 
@@ -732,12 +742,12 @@ struct ps_backend {
 
     /* The program is ending: start no more queued work, wait for running work
      * until timeout_ns, end the backend's threads.  A later wait returns
-     * PS_ERROR_SHUTTING_DOWN if work is left; one in progress, of a
-     * thread that the program does not wait for, goes on.  May block.
-     * PS_ERROR_NOT_READY if something was still running.
-     * With PS_BACKEND_SHARED, queued work belongs to the driver, which does
-     * not wait for it when the process ends, so only the backend's threads
-     * count. */
+     * PS_ERROR_SHUTTING_DOWN if work is left; a wait in progress, of a thread
+     * that the program does not wait for, goes on.  May block.
+     * PS_ERROR_NOT_READY if something was still running.  With
+     * PS_BACKEND_SHARED, queued work belongs to the driver, which does not
+     * wait for it when the process ends, so only the backend's own threads are
+     * waited for. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
 
@@ -773,7 +783,7 @@ struct ps_backend {
 
     /* The number of the capture that the stream is in, 0 if it is in none.
      * The numbers of the captures of a process are above 0 and differ.
-     * Answers, and disturbs no capture. */
+     * Answers at once, and disturbs no capture. */
     ps_status (*stream_capture)(const struct ps_backend *backend, int device,
                                 ps_handle stream, uint64_t *capture);
 
@@ -782,8 +792,8 @@ struct ps_backend {
      * once the launch's work before it is done or has failed,
      * reached(argument, gate, status) is called, exactly once, and the work
      * captured behind it starts only after gate_open(gate).  The calls come in
-     * the order of the launches.  They run as stream_notify says, during
-     * graph_launch too, and may open the gate; none comes once shutdown has
+     * the order of the launches.  The calls run as stream_notify says, during
+     * graph_launch too, and may open the gate.  None comes once shutdown has
      * begun.  argument must live as long as a launch may call.  Needs the
      * graphs and the gates.
      *
@@ -806,8 +816,8 @@ struct ps_backend {
     ps_status (*pool_reset_peak)(const struct ps_backend *backend, int device);
 
     /* Return kept memory to the device until at most nbytes are reserved, or
-     * none is kept.  Memory whose free is queued may stay; so may any memory
-     * while other work is queued.  May block. */
+     * none is kept.  Memory whose free is still queued may stay reserved; so
+     * may any memory while other work is queued.  May block. */
     ps_status (*pool_trim)(const struct ps_backend *backend, int device,
                            uint64_t nbytes);
 
@@ -834,18 +844,18 @@ struct ps_backend {
 
     /* ---- Optional group: times of operations (both or none) ------------- */
 
-    /* The time by which operations are timed, in nanoseconds:
-     * CLOCK_MONOTONIC, unless time is virtual.  Answers, takes no lock and
-     * runs no notifications: the caller may hold any lock. */
+    /* The time by which operations are timed, in nanoseconds: CLOCK_MONOTONIC,
+     * unless time is virtual.  Answers at once, takes no lock and runs no
+     * notifications: the caller may hold any lock. */
     ps_status (*time_now)(const struct ps_backend *backend, int64_t *now);
 
     /* Make the calling thread's next memory_copy, memory_fill,
      * memory_fill_items, host_function, sleep or graph_launch write its times
-     * to *times; NULL takes that back.  When a call that succeeds returns,
-     * both members are 0, or already the times; they are unchanged if the
+     * to *times; NULL takes that back.  When such a call returns with success,
+     * both members are 0 or already the times.  They are unchanged if the
      * operation was captured.  begin is written before end, each atomically,
      * and *times belongs to the backend until end is; begin stays 0 if only
-     * the end is known, and end is -1 if neither is.  Answers.
+     * the end is known, and end is -1 if neither is.  Answers at once.
      * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*operation_times)(const struct ps_backend *backend,
                                  struct ps_times *times);
@@ -872,11 +882,11 @@ struct ps_backend {
 
     /* Describe the stream's pending work and its obstacle, for people: the
      * state of the stream, then that of the stream whose record its first
-     * operation waits for, and so on.  *count is the number of states in all;
-     * if there are more than room (> 0), the last one takes the last place.
-     * Changes nothing and calls nothing, so that it may be called while any
-     * other member waits.  Answers.
-     * Statuses: PS_ERROR_INVALID_HANDLE. */
+     * operation waits for, and so on.  *count becomes the number of all
+     * states.  If that is more than room (> 0), the array ends with the last
+     * state, and states before it are left out.  Changes nothing and calls
+     * nothing, so that it may be called while any other member waits.  Answers
+     * at once.  Statuses: PS_ERROR_INVALID_HANDLE. */
     ps_status (*stream_explain)(const struct ps_backend *backend, int device,
                                 ps_handle stream,
                                 struct ps_stream_state *states, int room,
@@ -885,9 +895,9 @@ struct ps_backend {
     /* ---- Optional: more about graphs ----------------------------------- */
 
     /* Describe the graph: its nodes, in an order in which they may run, and
-     * its edges, each once.  *node_count and *edge_count are the room in the
-     * arrays, and become the numbers of nodes and edges; those without room
-     * are left out.  May block. */
+     * its edges, each once.  On entry, *node_count and *edge_count are the
+     * room in the arrays.  On return, they are the numbers of all nodes and
+     * edges; those that have no room are left out.  May block. */
     ps_status (*graph_nodes)(const struct ps_backend *backend, int device,
                              ps_handle graph, struct ps_graph_node *nodes,
                              size_t *node_count, struct ps_graph_edge *edges,
@@ -899,8 +909,7 @@ struct ps_backend {
                               ps_handle executable, ps_handle stream);
 
     /* As graph_instantiate, which has all of enum ps_instantiate_option, with
-     * some of them.  May block.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+     * some of them.  May block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*graph_instantiate_with)(const struct ps_backend *backend,
                                         int device, ps_handle graph,
                                         unsigned options,
@@ -927,23 +936,23 @@ struct ps_backend {
     /* ---- Optional group: partitions (all or none) ----------------------- */
 
     /* Make a partition of at least count (> 0) of the device's
-     * multiprocessors, of which no other partition has any.  *granted is how
-     * many it has.  May block.
-     * Statuses: PS_ERROR_INVALID_RESOURCE if so many are not left,
+     * multiprocessors, of which no other partition has any.  *granted becomes
+     * the number of its multiprocessors.  May block.  Statuses:
+     * PS_ERROR_INVALID_RESOURCE if so many are not left,
      * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_NOT_SUPPORTED if the driver has no
      * partitions. */
     ps_status (*partition_create)(const struct ps_backend *backend, int device,
                                   int count, ps_handle *partition,
                                   int *granted);
 
-    /* Destroy the partition, whose streams have all been destroyed.  Its
-     * multiprocessors are left for others.  May block. */
+    /* Destroy the partition.  All of its streams have been destroyed before.
+     * Its multiprocessors are left for others.  May block. */
     ps_status (*partition_destroy)(const struct ps_backend *backend,
                                    int device, ps_handle partition);
 
     /* As stream_create, for a stream whose work runs on the partition's
-     * multiprocessors alone.  That of other streams runs on all of the
-     * device's, those of its partitions included. */
+     * multiprocessors alone.  The work of streams without a partition runs on
+     * all multiprocessors of the device, including those of partitions. */
     ps_status (*partition_stream_create)(const struct ps_backend *backend,
                                          int device, ps_handle partition,
                                          int priority, ps_handle *stream);
@@ -964,9 +973,9 @@ struct ps_backend {
                                  int priority, ps_handle *stream);
 
     /* Whether the stream, which another library may have made, serializes with
-     * the default stream (1) or not (0); 1 for stream 0.  Answers, and runs no
-     * notifications.
-     * Statuses: PS_ERROR_INVALID_HANDLE if the backend can tell. */
+     * the default stream (1) or not (0); 1 for stream 0.  Answers at once, and
+     * runs no notifications.  Statuses: PS_ERROR_INVALID_HANDLE if the backend
+     * can tell. */
     ps_status (*stream_blocking)(const struct ps_backend *backend, int device,
                                  ps_handle stream, int *blocking);
 
@@ -974,18 +983,19 @@ struct ps_backend {
 
     /* Observe the work that any library in the process queues on the devices,
      * until activities_end: call functions, which live as long as the process,
-     * with the argument.  May block.  Must not create a context.
-     * Statuses: PS_ERROR_NOT_SUPPORTED if a library that it needs is missing;
-     * PS_ERROR_NOT_PERMITTED if another tool observes, and then *reason names
-     * it, for people: a text of at most size bytes. */
+     * with the argument.  May block.  Must not create a context.  Statuses:
+     * PS_ERROR_NOT_SUPPORTED if a library that it needs is missing;
+     * PS_ERROR_NOT_PERMITTED if another tool observes already.  Then reason
+     * receives a text for people, of at most size bytes, that names the
+     * tool. */
     ps_status (*activities_begin)(
         const struct ps_backend *backend,
         const struct ps_activity_functions *functions, void *argument,
         char *reason, size_t size);
 
     /* Report, before it returns, the work that has ended; it may leave out
-     * some while other work has not ended.  Also after activities_end.  May
-     * block, but not for work. */
+     * some of it while other work has not ended.  May be called after
+     * activities_end, too.  May block, but not for work. */
     ps_status (*activities_flush)(const struct ps_backend *backend);
 
     /* Observe no more; work queued before may be reported later.  May
@@ -994,19 +1004,20 @@ struct ps_backend {
 
     /* The number by which activities name the stream; the numbers of a
      * device's streams differ.  A number is less than 2^63; the upper 32 bits
-     * may say which context of the device the stream is of.  Only after an
-     * activities_begin that succeeded.  Answers. */
+     * may say which context of the device the stream is of.  Called only after
+     * an activities_begin that succeeded.  Answers at once. */
     ps_status (*stream_number)(const struct ps_backend *backend, int device,
                                ps_handle stream, uint64_t *number);
 
     /* ---- Optional ------------------------------------------------------- */
 
-    /* Let the work of a device reach the memory of peer, another device, that
-     * memory_allocate has returned and will return (1), or not (0).  Before
-     * the first call, a copy between the two devices gives the access if they
-     * support it.  Copies work either way, but are staged without access.  May
-     * block.  Not called while work uses the access.  Statuses: any if the two
-     * devices do not support it, and then nothing has changed. */
+    /* Set whether the work of the device can reach the memory of peer, another
+     * device (1) or not (0).  This applies to all memory that memory_allocate
+     * has returned and will return.  Before the first call, a copy between the
+     * two devices gives the access if they support it.  Copies work either
+     * way, but are staged without access.  May block.  Not called while work
+     * uses the access.  If the two devices do not support it, returns any
+     * failure and changes nothing. */
     ps_status (*peer_access)(const struct ps_backend *backend, int device,
                              int peer, int access);
 
@@ -1014,21 +1025,22 @@ struct ps_backend {
      * the calling thread's own stream on the device, which serializes with
      * stream 0 as those of blocking_create do.  It begins idle when its thread
      * first uses it, and is never destroyed: when the thread ends, work that
-     * is queued still runs.  Core uses it on its own thread alone, and waits
-     * for it there at the end with PS_BACKEND_THREADS_FINISH only.
+     * is queued still runs.  Core uses such a stream on its own thread alone.
+     * When the thread ends, core waits for the stream only with
+     * PS_BACKEND_THREADS_FINISH.
      *
      * Write a name for that stream: a number with PS_THREAD_STREAM_NAME that
-     * no other stream of the device ever has.  stream_explain takes and gives
-     * it instead of the handle, on any thread.  Core calls this before any
-     * member with the handle on that thread.  Answers.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+     * no other stream of the device ever has.  stream_explain accepts and
+     * returns the name instead of the handle, on any thread.  On each thread,
+     * core calls this member before any member with the handle.  Answers at
+     * once.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*thread_stream)(const struct ps_backend *backend, int device,
                                ps_handle *name);
 
-    /* Optional; without it, a handle is the number.  The number by which tools
-     * of the device name the executable, above 0; those of executables that
-     * exist at the same time differ.  Answers.
-     * Statuses: PS_ERROR_NOT_SUPPORTED if the driver does not tell. */
+    /* Optional; if it is NULL, the handle is the number.  The number by which
+     * tools of the device name the executable, above 0; those of executables
+     * that exist at the same time differ.  Answers at once.  Statuses:
+     * PS_ERROR_NOT_SUPPORTED if the driver does not report it. */
     ps_status (*executable_number)(const struct ps_backend *backend,
                                    int device, ps_handle executable,
                                    uint64_t *number);

@@ -20,7 +20,8 @@ struct ps_faults {
     size_t struct_size;
 
     /* Queue an operation that fails with the status when its turn comes.
-     * Enqueues.  PS_ERROR_INVALID_VALUE for a status that is no failure. */
+     * Enqueues.  Returns PS_ERROR_INVALID_VALUE for a status that is not a
+     * failure. */
     ps_status (*stream_fail)(const struct ps_backend *backend, int device,
                              ps_handle stream, ps_status status);
 };
