@@ -1,6 +1,7 @@
 /* Events and their records.  An event is a slot that holds its latest record.
- * Each record call makes a record of its own, so that a wait means the record
- * in effect at the wait, whatever is recorded later. */
+ * Each call of event_record creates a new record.  So a wait keeps its
+ * meaning, the latest record at the time of the wait, even if the event is
+ * recorded again later. */
 #include "shared.h"
 
 static struct cpu_slot *
@@ -9,8 +10,8 @@ event_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     return cpu_slot_find_locked(engine, CPU_EVENT, device, handle);
 }
 
-/* Mark the event, whose latest record is done, as known to be CPU_DONE or
- * CPU_TIMED, if it is. */
+/* The event's latest record is done.  Store CPU_DONE or CPU_TIMED in its slot,
+ * if the event is in that state. */
 static void
 event_know_locked(struct cpu_engine *engine, struct cpu_slot *event)
 {
@@ -23,8 +24,8 @@ event_know_locked(struct cpu_engine *engine, struct cpu_slot *event)
     }
 }
 
-/* Create an event that was never recorded.  Takes over `shared`, even on
- * failure; NULL: an event of this process. */
+/* Create an event that was never recorded.  `shared` is NULL for an event of
+ * this process alone.  Takes over `shared`, even on failure. */
 static ps_status
 event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                  struct cpu_shared *shared, ps_handle *handle)
@@ -52,8 +53,8 @@ event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
     return PS_SUCCESS;
 }
 
-/* Likewise, an interprocess event; exported: the handle to open, NULL for a
- * new event. */
+/* As event_add_locked, for an interprocess event.  exported: the handle to
+ * open, or NULL to create an event. */
 static ps_status
 shared_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                   const unsigned char *exported, ps_handle *handle)
@@ -172,8 +173,8 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
     return status;
 }
 
-/* Replace the time of an event that is known to be done; false if its state
- * has changed. */
+/* Replace the time of an event that is known to be done.  Returns false if its
+ * state has changed. */
 static bool
 event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
 {
@@ -183,10 +184,10 @@ event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
         memory_order_relaxed);
 }
 
-/* Record a done event on an idle stream, which changes nothing but the time;
- * false if the event may not be done, or the stream not idle.  The event is
- * looked at first: if it is pending again by the time that the stream is idle,
- * another thread has recorded it after this one. */
+/* Record an event that is done on an idle stream: only the event's time
+ * changes.  Returns false if the event may be pending or the stream busy.  The
+ * event is checked first.  If it becomes pending before the stream is checked,
+ * another thread has recorded it after this call. */
 static bool
 record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
             ps_handle stream_handle)
@@ -199,7 +200,7 @@ record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
     return known == CPU_DONE || event_stamp(engine, event_handle, known);
 }
 
-/* A separate function, so that the usual case saves no registers for it. */
+/* Not inlined, so that the fast path saves no registers. */
 __attribute__((noinline)) static ps_status
 event_record(const struct ps_backend *backend, int device,
              ps_handle event_handle, ps_handle stream_handle)
@@ -222,7 +223,8 @@ cpu_event_record(const struct ps_backend *backend, int device, ps_handle event,
                : event_record(backend, device, event, stream);
 }
 
-/* The event's record in effect, which another process may have made. */
+/* Get the event's latest record.  For an interprocess event, it may be another
+ * process's. */
 static ps_status
 event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
                     struct cpu_record **record)
@@ -357,7 +359,8 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* The time of the latest record; read once, as it may be replaced. */
+/* The time of the latest record.  `known` is read once, because another thread
+ * may replace it. */
 static int64_t
 event_time_locked(struct cpu_slot *event)
 {

@@ -1,9 +1,10 @@
-/* Files that processes share: pages of memory, and the pipes that end with
- * the process.  A file of another process is found by number through /proc.
+/* Files that processes share: pages of memory, and pipes that end with their
+ * process.  A process finds a file of another process by its number, through
+ * /proc.
  *
- * One rule: a file is inspected before it is opened or mapped, and skipped if
- * it is not of the expected kind, because opening a file may have effects: the
- * writer of a named pipe sees the reader. */
+ * The rule: inspect a file before opening or mapping it, and skip it if it is
+ * not of the expected kind.  Opening a file may have effects: the writer of a
+ * named pipe sees that there is a reader. */
 #include "shared.h"
 
 #include <dirent.h>
@@ -41,15 +42,15 @@ cpu_file_close_locked(struct cpu_file *file)
 
 /* ---- Files of other processes ---- */
 
-/* A file of a peer is opened only if it matches this. */
+/* What a file of another process must be like, or it is not opened. */
 struct expected {
     mode_t type;
     uint64_t inode;
-    const char *name; /* how the link in /proc begins */
-    int flags;        /* to open it with */
+    const char *name; /* the beginning of its link in /proc */
+    int flags;        /* the flags to open it with */
 };
 
-/* Whether the open file is the one expected, and of this user. */
+/* Whether the open file is as expected and belongs to this user. */
 static bool
 is_expected(int file, const char *link, const struct expected *expected)
 {
@@ -72,9 +73,9 @@ open_failure(void)
                : PS_ERROR_INVALID_HANDLE;
 }
 
-/* Open a file that a process has open.
- * Statuses: PS_ERROR_INVALID_HANDLE if the process no longer has it open, if
- * it is another file, or if this process has no permission;
+/* Open a file that another process has open.  Statuses:
+ * PS_ERROR_INVALID_HANDLE if the process no longer has it open, if it is
+ * another file, or if this process has no permission;
  * PS_ERROR_OUT_OF_MEMORY. */
 static ps_status
 peer_open(pid_t process, int number, const struct expected *expected,
@@ -83,7 +84,7 @@ peer_open(pid_t process, int number, const struct expected *expected,
     char link[40];
     ps_status status = PS_ERROR_INVALID_HANDLE;
     snprintf(link, sizeof(link), "/proc/%d/fd/%d", (int)process, number);
-    /* O_PATH has no effect on the file. */
+    /* Opening with O_PATH has no effect on the file. */
     int path = open(link, O_PATH | O_CLOEXEC);
     if (path < 0) {
         return open_failure();
@@ -99,8 +100,8 @@ peer_open(pid_t process, int number, const struct expected *expected,
 
 /* ---- Pages ---- */
 
-/* With these no process can truncate a file that others have mapped, nor add
- * a seal that keeps them from writing. */
+/* These seals prevent that a process truncates a file which others have
+ * mapped, or adds a seal that forbids them to write. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 static const struct {
@@ -111,9 +112,10 @@ static const struct {
     [CPU_SHARE_MEMORY] = {"psmemor1", "/memfd:pystreams-memory"},
 };
 
-_Static_assert(sizeof(struct cpu_token) == PS_IPC_HANDLE_BYTES, "no gaps");
+_Static_assert(sizeof(struct cpu_token) == PS_IPC_HANDLE_BYTES,
+               "a token fills a handle");
 
-/* FNV-1a: it detects every change of a single byte. */
+/* FNV-1a, which detects every change of a single byte. */
 static uint64_t
 checksum(const struct cpu_token *token)
 {
@@ -125,8 +127,9 @@ checksum(const struct cpu_token *token)
     return sum;
 }
 
-/* NULL if they cannot be mapped.  A forked child does not inherit events; it
- * inherits memory, because it may have views of it. */
+/* Map the pages.  Returns NULL if that fails.  A forked child does not inherit
+ * the mapping of an event.  It inherits that of memory, because it may have
+ * views of the memory. */
 static void *
 pages_map(int file, const struct cpu_pages *pages)
 {
@@ -154,14 +157,14 @@ cpu_pages_unmap(const struct cpu_pages *pages, void *mapped)
     munmap((char *)mapped - pages->front, pages->front + pages->nbytes);
 }
 
-/* Give the file its size and memory: without it, a page that the machine has
- * no memory for would end the program when it is first written. */
+/* Set the file's size, and allocate its memory.  Otherwise a write to a page
+ * for which the machine has no memory would end the program. */
 static bool
 file_fill(int file, size_t nbytes)
 {
     sigset_t all, before;
     sigfillset(&all);
-    /* A signal would restart the call. */
+    /* Block signals: a signal would make the call start again. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool filled = fallocate(file, 0, 0, (off_t)nbytes) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -212,7 +215,8 @@ token_check(const struct cpu_engine *engine, enum cpu_share share, int device,
     return token->device == device ? PS_SUCCESS : PS_ERROR_INVALID_DEVICE;
 }
 
-/* Files that have a name cannot be sealed. */
+/* Whether the file is sealed.  A file that has a name cannot be, so this also
+ * excludes those. */
 static bool
 is_sealed(int file)
 {
@@ -220,7 +224,7 @@ is_sealed(int file)
     return seals >= 0 && (seals & SEALS) == SEALS;
 }
 
-/* Map an open file, if it is the one of the token. */
+/* Map an open file, if it is the file of the token. */
 static ps_status
 file_map(int file, const struct cpu_pages *pages,
          const struct cpu_token *token, void **mapped)
@@ -283,7 +287,7 @@ cpu_pipe_create(uint32_t *inode)
     int both = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     close(ends[0]);
     close(ends[1]);
-    /* Linux numbers pipes with 32 bits. */
+    /* In Linux the inode of a pipe has 32 bits. */
     if (both < 0 || fstat(both, &found) != 0 || found.st_ino > UINT32_MAX) {
         close(both);
         return -1;

@@ -1,5 +1,5 @@
-/* What streams, threads and notifications wait for: a time, the end of a
- * record, or the work of a stream up to an operation. */
+/* What streams, threads and notifications wait for: a time, a record, or the
+ * work of a stream up to an operation. */
 #include "engine.h"
 
 #include <time.h>

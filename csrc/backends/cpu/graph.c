@@ -1,8 +1,8 @@
 /* Captures and graphs.  The operations that are queued on the streams of a
  * capture go into one plan, in the order of the calls, with a branch for each
- * stream.  A launch queues the first branch, that of the stream where the
- * capture began, on the stream of the launch, and each other branch on a
- * temporary stream: only the waits between branches order them. */
+ * stream.  The first branch is that of the stream where the capture began.  A
+ * launch queues it on the launch's stream, and each other branch on a
+ * temporary stream.  Only waits between branches order them. */
 #include "engine.h"
 
 #include <errno.h>
@@ -12,30 +12,31 @@
 
 enum { MOST_BRANCHES = UINT16_MAX };
 
-/* A stream of the capture, for launches. */
+/* A branch: the device and the priority of a captured stream. */
 struct cpu_branch {
     int device;
     int priority;
 };
 
-/* The work of a capture, then of its graph and executables.  After the capture
- * only the reference count and the records of the marks change. */
+/* The work of a capture, and then of its graph and executables.  After the
+ * capture, only the reference count changes, and the records of the marks
+ * during a launch. */
 struct cpu_plan {
     unsigned refs;
     size_t operations; /* without marks and joins */
     size_t nodes;
     size_t gates;
-    struct cpu_operation *first; /* items; marks before their joins */
+    struct cpu_operation *first; /* items; a mark precedes its joins */
     struct cpu_operation **tail;
     struct cpu_branch *branches;
     size_t branch_count;
 };
 
-/* The object of a graph's handle, or of an executable's. */
+/* A graph or an executable. */
 struct graph {
     struct cpu_plan *plan;
     struct cpu_record *done; /* an executable's latest launch, else NULL */
-    bool one_priority;       /* that of the launch's stream, for all nodes */
+    bool one_priority;       /* all nodes have the launch stream's priority */
 };
 
 static struct cpu_plan *
@@ -82,8 +83,8 @@ plan_branch(struct cpu_plan *plan, const struct cpu_branch *added,
     return PS_SUCCESS;
 }
 
-/* Append a copy of the operation to the stream's branch; NULL when out of
- * memory. */
+/* Append a copy of the operation to the stream's branch.  Returns NULL if out
+ * of memory. */
 static struct cpu_operation *
 plan_add_locked(struct cpu_plan *plan, const struct cpu_stream *stream,
                 const struct cpu_operation *operation)
@@ -100,8 +101,8 @@ plan_add_locked(struct cpu_plan *plan, const struct cpu_stream *stream,
     return item;
 }
 
-/* The operations are in the order of the calls, so a mark comes before its
- * joins. */
+/* The index of an operation in the plan.  The plan has the order of the calls,
+ * so a mark comes before its joins. */
 static size_t
 index_of(const struct cpu_plan *plan, const struct cpu_operation *wanted)
 {
@@ -115,7 +116,7 @@ index_of(const struct cpu_plan *plan, const struct cpu_operation *wanted)
 
 /* ---- Captures ---- */
 
-/* NULL if that capture is over. */
+/* Find a capture by its number.  Returns NULL if it is over. */
 static struct cpu_capture *
 capture_find_locked(struct cpu_engine *engine, uint64_t number)
 {
@@ -182,7 +183,8 @@ cpu_capture_record_locked(struct cpu_stream *stream, struct cpu_record *record)
     return stream->capture->status;
 }
 
-/* Make the stream's branch wait for the branch of the record. */
+/* Make the stream's branch wait for the record, which may be in another
+ * branch. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_record *record)
 {
@@ -222,7 +224,8 @@ cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record)
     if (status == PS_SUCCESS) {
         status = follow_locked(stream, record);
     }
-    /* A branch without its join would run too early. */
+    /* If a join is missing, its branch would run too early.  So the capture is
+     * invalid. */
     return status == PS_SUCCESS ? theirs->status : invalidate(theirs, status);
 }
 
@@ -261,7 +264,8 @@ static ps_status
 cpu_capture_begin(const struct ps_backend *backend, int device,
                   ps_handle handle, enum ps_capture_mode mode)
 {
-    /* No call of this backend disturbs a capture of another thread. */
+    /* The mode needs no attention: no call of this backend disturbs a capture
+     * of another thread. */
     (void)mode;
     CPU_ENTER(engine, backend);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
@@ -294,9 +298,8 @@ cpu_stream_capture(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
-/* The stream of the handle.
- * Statuses: PS_ERROR_INVALID_HANDLE, and PS_ERROR_INVALID_VALUE if it is not
- * being captured. */
+/* Find a stream that is being captured.  Statuses: PS_ERROR_INVALID_HANDLE;
+ * PS_ERROR_INVALID_VALUE if it is not being captured. */
 static ps_status
 find_captured_locked(struct cpu_engine *engine, int device, ps_handle handle,
                      struct cpu_stream **stream)
@@ -327,8 +330,9 @@ cpu_capture_gate(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* Append copies of the other plan's operations, which end on its first branch:
- * all others are joined. */
+/* Append copies of another plan's operations to the stream's branch and to new
+ * branches.  The other plan ends on its first branch, which all its other
+ * branches have joined. */
 static ps_status
 add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
 {
@@ -340,7 +344,8 @@ add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
         copies != NULL ? cpu_items_reserve_locked(stream->engine, other->nodes)
                        : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_SUCCESS) {
-        /* The first branch becomes part of the stream's branch. */
+        /* The other plan's first branch becomes part of the stream's
+         * branch. */
         status =
             plan_branch(plan, &other->branches[1], other->branch_count - 1);
     }
@@ -365,9 +370,10 @@ add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
     return PS_SUCCESS;
 }
 
-/* End the capture and release its streams.  A stream is joined if another one
- * waited for its last operation.  That wait is an operation of the other, so
- * if all but the origin are joined, all lead to the origin. */
+/* End the capture and release its streams.  A stream has joined if another
+ * stream waited for its last operation.  That wait is an operation of the
+ * other stream.  So if all streams but the origin have joined, all lead to the
+ * origin. */
 static ps_status
 close_locked(struct cpu_capture *capture)
 {
@@ -402,8 +408,8 @@ cpu_capture_lose_locked(struct cpu_stream *stream)
     }
 }
 
-/* Make a handle for a graph like this one, and take over the references on
- * success. */
+/* Create a graph or executable with a handle.  On success it takes over the
+ * references in `like`. */
 static ps_status
 graph_add_locked(struct cpu_engine *engine, int device, struct graph like,
                  ps_handle *handle)
@@ -469,8 +475,8 @@ add_external(const struct ps_backend *backend, int device, ps_handle handle,
         return PS_ERROR_INVALID_HANDLE;
     }
     if (slot->shared != NULL) {
-        /* A launch must not fail once it has begun to queue, and making a
-         * promise may fail. */
+        /* An interprocess event needs a promise, which may fail.  But a launch
+         * must not fail once it has begun to queue work. */
         return PS_ERROR_NOT_SUPPORTED;
     }
     return stream->capture != NULL ? cpu_capture_add_locked(stream, &operation)
@@ -493,7 +499,7 @@ cpu_stream_wait_external(const struct ps_backend *backend, int device,
 
 /* ---- Launches ---- */
 
-/* Queue a copy of the operation in a reserved item. */
+/* Queue a copy of the operation.  Its item was reserved. */
 static void
 push_locked(struct cpu_stream *stream, struct cpu_operation operation)
 {
@@ -505,7 +511,8 @@ push_locked(struct cpu_stream *stream, struct cpu_operation operation)
     cpu_stream_push_locked(stream, item);
 }
 
-/* A new record like this one, which the stream will complete. */
+/* Queue a new record with the flags of `like`.  Returns it, with one
+ * reference. */
 static struct cpu_record *
 push_record_locked(struct cpu_stream *stream, const struct cpu_record *like)
 {
@@ -521,7 +528,7 @@ push_record_locked(struct cpu_stream *stream, const struct cpu_record *like)
     return record;
 }
 
-/* Replace a record by a new one. */
+/* Queue a new record, and replace *latest with it. */
 static void
 push_next_record_locked(struct cpu_stream *stream, struct cpu_record **latest)
 {
@@ -557,7 +564,7 @@ push_external_locked(struct cpu_stream *stream,
     }
 }
 
-/* Queue a gate of the launch's, with a reserved slot. */
+/* Queue a gate of this launch.  Its slot was reserved. */
 static void
 push_gate_locked(struct cpu_stream *stream, int device,
                  struct cpu_operation operation)
@@ -572,7 +579,7 @@ push_gate_locked(struct cpu_stream *stream, int device,
     push_locked(stream, operation);
 }
 
-/* device: that of the launch. */
+/* Queue one operation of the plan.  `device` is the launch's. */
 static void
 push_planned_locked(struct cpu_stream *stream, int device,
                     struct cpu_operation *operation)
@@ -597,9 +604,10 @@ push_planned_locked(struct cpu_stream *stream, int device,
     }
 }
 
-/* Reserve all that a launch needs: threads for its work, slots for its gates,
- * and items for each operation and its record, for the wait before the first
- * and for the record after the last. */
+/* Reserve everything that a launch needs, so that it cannot fail later:
+ * threads for its work, slots for its gates, and items.  There is an item for
+ * each operation, for each record, for the wait before the first operation and
+ * for the record after the last. */
 static ps_status
 prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
 {
@@ -617,8 +625,9 @@ prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
                : status;
 }
 
-/* The streams of a launch, by branch; all but the first are temporary, and
- * freed once they are idle.  NULL when out of memory. */
+/* Make the streams of a launch, indexed by branch.  All but the first are
+ * temporary, and are freed when they are idle.  Returns NULL if out of
+ * memory. */
 static struct cpu_stream **
 streams_make_locked(const struct graph *graph, struct cpu_stream *stream)
 {
@@ -642,7 +651,8 @@ streams_make_locked(const struct graph *graph, struct cpu_stream *stream)
         cpu_stream_init_locked(streams[i], stream->engine, branch->device,
                                graph->one_priority ? stream->priority
                                                    : branch->priority);
-        /* The join passes a failure on to the launch's own stream. */
+        /* Do not report a failure to the device: the joins pass it on to the
+         * launch's stream. */
         streams[i]->destroyed = streams[i]->reported = true;
     }
     return streams;
@@ -665,7 +675,7 @@ push_plan_locked(struct cpu_plan *plan, struct cpu_stream **streams)
     }
 }
 
-/* Start the work: give up the streams that the launch took. */
+/* Give up the streams that the launch has taken, which starts the work. */
 static void
 start_locked(struct cpu_stream **streams, size_t count, bool idle)
 {
@@ -775,7 +785,8 @@ cpu_capture_graph(const struct ps_backend *backend, int device,
                                 : status;
 }
 
-/* No captured work allocates memory, so there is none to free. */
+/* PS_INSTANTIATE_AUTO_FREE needs no attention: no captured work allocates
+ * memory. */
 static ps_status
 cpu_graph_instantiate_with(const struct ps_backend *backend, int device,
                            ps_handle handle, unsigned options,
@@ -797,9 +808,9 @@ cpu_graph_instantiate(const struct ps_backend *backend, int device,
         PS_INSTANTIATE_AUTO_FREE | PS_INSTANTIATE_NODE_PRIORITY, executable);
 }
 
-/* The first difference because of which an executable cannot run the new plan.
- * Plans list operations in the order of the calls, so graphs are equal if the
- * same calls made them. */
+/* Find the first difference because of which an executable cannot run the new
+ * plan.  Plans have the order of the calls, so two plans are equal if the same
+ * calls made them. */
 static struct ps_graph_difference
 compare(const struct cpu_plan *plan, const struct cpu_plan *new)
 {
@@ -831,7 +842,8 @@ compare(const struct cpu_plan *plan, const struct cpu_plan *new)
     return found;
 }
 
-/* Operations of earlier launches are copies of those of the plan. */
+/* Launches that were queued are not affected: their operations are copies of
+ * those of the plan. */
 static ps_status
 cpu_graph_update(const struct ps_backend *backend, int device,
                  ps_handle executable, ps_handle handle,
@@ -919,7 +931,7 @@ print_label(const struct cpu_operation *operation, FILE *file)
         fprintf(file, "wait for event\\n0x%zx", (size_t)operation->event);
         break;
     default:
-        /* Marks and joins only order other operations. */
+        /* A mark or a join only orders other operations. */
         fprintf(file, "empty");
     }
 }
@@ -932,9 +944,9 @@ print_edge(const struct cpu_operation *from, const struct cpu_operation *to,
             (const void *)to);
 }
 
-/* Write the plan in Graphviz' language: a node for each operation, and an edge
- * from each that it comes after.  Needs no lock while the caller holds a
- * reference.  False when out of memory. */
+/* Write the plan in Graphviz's language: a node for each operation, and an
+ * edge from each operation that it follows.  The caller holds a reference to
+ * the plan, so no lock is needed.  Returns false if out of memory. */
 static bool
 plan_print(const struct cpu_plan *plan, const char *name, FILE *file)
 {
@@ -1062,7 +1074,7 @@ describe_locked(const struct cpu_plan *plan, struct ps_graph_node *nodes,
                 size_t *edge_count)
 {
     size_t index = 0, count = 0;
-    /* For each branch, one more than the index of its latest operation. */
+    /* For each branch: 1 + the index of its latest operation. */
     size_t *next = calloc(plan->branch_count, sizeof(*next));
     if (next == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
@@ -1101,7 +1113,7 @@ cpu_graph_nodes(const struct ps_backend *backend, int device, ps_handle handle,
                          : PS_ERROR_INVALID_HANDLE;
 }
 
-/* Nothing is to be uploaded. */
+/* The CPU engine has nothing to upload. */
 static ps_status
 cpu_graph_upload(const struct ps_backend *backend, int device,
                  ps_handle executable, ps_handle handle)

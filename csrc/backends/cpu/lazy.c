@@ -1,19 +1,19 @@
-/* The engine while a schedule is explored.  No thread serves streams: the
- * calls of the host do, on the calling thread.  After each call that has
- * queued work, and while it waits, the schedule's strategy picks a stream and
- * runs the operation at its head, or lets the host go on.  The choices depend
- * on nothing but the seed and the calls, so the same calls give the same order
- * on every machine.
+/* The engine while a schedule is explored.  No thread serves streams: calls of
+ * the host do, on the calling thread.  The host is the program's own code.
+ * After each call that has queued work, and during each wait, the schedule's
+ * strategy picks a stream and runs the operation at its head, or lets the host
+ * continue.  The choices depend only on the seed and the calls, so the same
+ * calls lead to the same order on every machine.
  *
- * Time is virtual: it stands still until a sleep is the operation that is
- * picked, or a wait's limit is all that is left.
+ * Time is virtual.  It advances only when the strategy picks a sleep, or when
+ * nothing is left but the limit of a wait.
  *
- * A callable runs on a thread of its own.  One thread at a time has the turn:
- * the thread that entered a callable's gate stands, that is, waits for its
- * turn, until the callable has ended.  While the callable waits, the
- * callable's thread picks the operations.  So what the callable queues and
- * runs has its place in the order.  Of several callables, the one that began
- * to stand or wait last goes first. */
+ * A callable runs on a thread of its own, but one thread at a time has the
+ * turn.  After a thread has called the function of a callable's gate, it
+ * stands: it waits for its turn until the callable has ended.  While a
+ * callable waits, its thread picks the operations.  So what a callable queues
+ * and runs has a fixed place in the order.  If several callables could
+ * continue, the one that began to stand or wait last goes first. */
 #include "engine.h"
 
 #include <dirent.h>
@@ -26,22 +26,23 @@
 #include <unistd.h>
 
 enum {
-    /* Of this many queries that find work pending, one runs an operation. */
+    /* One in this many queries that find work pending runs an operation. */
     POLLS = 16,
-    /* How long a callable holds up a host that does not wait, and such a host
-     * the limits of callables: 0.1 s, because one may wait for the other; and
-     * up to BUSY times as long while threads of the process run, or would if
-     * they had a processor. */
+    /* A callable and the host may wait for each other in ways that the engine
+     * does not see.  So a running callable holds up the host for 0.1 s of real
+     * time at most, and a host that does not wait holds up the limits of
+     * callables' waits for as long.  The time is up to BUSY times longer while
+     * threads of the process run or wait for a processor. */
     NAPS = 20,
     BUSY = 16,
     NAP_NS = 5 * 1000 * 1000,
     QUESTION_NS = 50 * 1000 * 1000,
 };
 
-/* Ranks below this were assigned by a change of priority. */
+/* Priorities below this number were assigned by a change of priority. */
 #define LEAST_RANK ((uint64_t)1 << 32)
 
-/* ---- The generator: SplitMix64 ---- */
+/* ---- The random generator: SplitMix64 ---- */
 
 static uint64_t
 mix(uint64_t x)
@@ -58,7 +59,7 @@ draw(struct cpu_lazy *lazy)
     return mix(lazy->random);
 }
 
-/* The n-th number of a seed. */
+/* The n-th random number of a seed. */
 static uint64_t
 number_of(uint64_t seed, uint64_t n)
 {
@@ -74,8 +75,9 @@ cpu_lazy_rank(uint64_t seed, unsigned number)
 
 /* ---- Notes ---- */
 
-/* The array of `count` elements, with room for one more: the room is a power
- * of two, at least LEAST.  NULL, and nothing done, if out of memory. */
+/* Returns the array of `count` elements, with room for one more.  Its room is
+ * a power of two, and at least LEAST.  Returns NULL, and changes nothing, if
+ * out of memory. */
 static void *
 grown(void *array, size_t count, size_t size)
 {
@@ -86,7 +88,7 @@ grown(void *array, size_t count, size_t size)
     return realloc(array, (count > 0 ? 2 * count : LEAST) * size);
 }
 
-/* If memory runs out, there are orders that the notes do not show. */
+/* Append a note.  If memory runs out, mark the notes as incomplete. */
 static void
 add_note_locked(struct cpu_lazy *lazy, const struct ps_note *note)
 {
@@ -126,14 +128,14 @@ cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
         counts = false;
         break;
     }
-    /* Work from before the schedule is done. */
+    /* Work from before the schedule is done and needs no note. */
     if (!counts || first > before) {
         add_note_locked(lazy,
                         &(struct ps_note){kind, {first - before, second}});
     }
 }
 
-/* Begin a step of the stream, or of the host. */
+/* Begin a step: of the stream, or of the host if it is NULL. */
 static void
 note_step_locked(struct cpu_engine *engine, const struct cpu_stream *stream)
 {
@@ -154,7 +156,7 @@ note_step_locked(struct cpu_engine *engine, const struct cpu_stream *stream)
     add_note_locked(lazy, &note);
 }
 
-/* Note the dependencies of the operation. */
+/* Add the notes about an operation that is about to run. */
 static void
 note_operation_locked(struct cpu_engine *engine,
                       struct cpu_operation *operation)
@@ -194,11 +196,12 @@ note_operation_locked(struct cpu_engine *engine,
         break;
     case CPU_ENTER_GATE:
         if (operation->launched) {
-            /* The arguments of a captured callable are not noted. */
+            /* The arguments of a captured callable were not noted, so it may
+             * access any memory. */
             cpu_lazy_note_locked(engine, PS_NOTE_ANY, 0, 0);
         }
         cpu_lazy_note_locked(engine, PS_NOTE_PROGRAM, 0, 0);
-        /* It ends when the gate is open. */
+        /* A gate ends only when it is opened. */
         return;
     default:
         break;
@@ -208,9 +211,9 @@ note_operation_locked(struct cpu_engine *engine,
 
 /* ---- Virtual time ---- */
 
-/* Shared by all engines, so that a program that uses several has one time.  It
- * begins at the real time, so that records and timelines that began before the
- * schedule can be compared with those made under it. */
+/* Shared by all engines: a program that uses several of them has one time.  It
+ * begins at the real time, so that times taken before the schedule can be
+ * compared with those of the schedule. */
 static _Atomic int64_t virtual_time;
 static int64_t virtual_begin;
 
@@ -246,14 +249,14 @@ virtual_wait_locked(struct cpu_engine *engine, pthread_cond_t *condition,
     return cpu_monotonic_clock.wait_locked(engine, condition, CPU_FOREVER);
 }
 
-/* For the workers and the timer, which sleep meanwhile. */
+/* The clock for workers and the timer, which sleep during the schedule. */
 const struct cpu_clock cpu_lazy_clock = {
     .now = cpu_lazy_now,
     .wait_locked = virtual_wait_locked,
 };
 
-/* Sleep until something has changed; false if so many real nanoseconds have
- * passed before. */
+/* Sleep until something has changed.  Returns false after this many real
+ * nanoseconds. */
 static bool
 nap_locked(struct cpu_engine *engine, int64_t nanoseconds)
 {
@@ -276,9 +279,10 @@ is_asleep(const struct cpu_stream *stream)
     return stream->first->kind == CPU_SLEEP && stream->status == PS_SUCCESS;
 }
 
-/* The device's list is in the order of first use from here on.  Until then it
- * is in the order in which handles were created, and handles are pooled: that
- * order is another one in the next run. */
+/* Give the stream its number, and move it to the front of the device's list.
+ * So the list has the order of first use.  Before, it has the order in which
+ * handles were created, which differs in the next run because handles are
+ * pooled. */
 static void
 lazy_used_locked(struct cpu_stream *stream)
 {
@@ -316,8 +320,8 @@ is_held(const struct cpu_stream *stream)
              stream = stream == (engine)->ready[list_].last ? NULL     \
                                                             : stream->next)
 
-/* The sleeper that is due first; without `held`, of those that are not
- * held. */
+/* The sleeping stream that is due first.  With held = false, streams that
+ * PS_HELD holds are left out. */
 static struct cpu_stream *
 first_sleeper_locked(struct cpu_engine *engine, bool held)
 {
@@ -331,8 +335,8 @@ first_sleeper_locked(struct cpu_engine *engine, bool held)
     return first;
 }
 
-/* The stream whose head was queued first: of all, or of those that are neither
- * asleep nor held. */
+/* The ready stream whose head was queued first.  With all = false, streams
+ * that sleep or that PS_HELD holds are left out. */
 static struct cpu_stream *
 first_queued_locked(struct cpu_engine *engine, bool all)
 {
@@ -390,15 +394,15 @@ pick_by_rank_locked(struct cpu_engine *engine, bool blocked)
     return best;
 }
 
-/* The stream whose work reaches the goal. */
+/* The stream whose work leads to the goal. */
 static struct cpu_stream *
 source_of(const struct cpu_goal *goal)
 {
     return goal->stream != NULL ? goal->stream : goal->record->source;
 }
 
-/* The stream whose head must run next for the goal; NULL if a callable must
- * end first. */
+/* The stream whose head must run next for this stream's work.  NULL if a
+ * callable must end first. */
 static struct cpu_stream *
 needed_locked(struct cpu_stream *stream)
 {
@@ -413,7 +417,8 @@ needed_locked(struct cpu_stream *stream)
     return stream->first != NULL && !stream->handed ? stream : NULL;
 }
 
-/* goal: NULL if it is unknown. */
+/* As needed_locked, for a goal.  NULL stands for an unknown goal: returns the
+ * stream whose head was queued first. */
 static struct cpu_stream *
 pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
 {
@@ -421,7 +426,8 @@ pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
                         : needed_locked(source_of(goal));
 }
 
-/* Likewise, for the latest blocked thread that an operation lets go on. */
+/* As pick_needed_locked, for the latest blocked thread that an operation can
+ * help. */
 static struct cpu_stream *
 pick_for_blocked_locked(struct cpu_engine *engine)
 {
@@ -466,8 +472,8 @@ pick_given_locked(struct cpu_engine *engine, bool blocked)
     return picked;
 }
 
-/* The stream that the schedule serves next; NULL if the host goes on, or none
- * can be served. */
+/* The stream that the schedule serves next.  NULL if the host continues, or if
+ * no stream can be served. */
 static struct cpu_stream *
 pick_locked(struct cpu_engine *engine, bool blocked)
 {
@@ -497,7 +503,8 @@ pick_locked(struct cpu_engine *engine, bool blocked)
 
 /* ---- Steps ---- */
 
-/* One more step, of a stream or of the host. */
+/* Count a step of a stream or of the host, and change its priority if it is
+ * time to. */
 static void
 count_step_locked(struct cpu_engine *engine, uint64_t what, uint64_t *rank)
 {
@@ -512,7 +519,7 @@ count_step_locked(struct cpu_engine *engine, uint64_t what, uint64_t *rank)
     }
 }
 
-/* If memory runs out, the log has gaps. */
+/* Append an entry to the log.  If memory runs out, the entry is missing. */
 static void
 log_locked(struct cpu_stream *stream, const struct cpu_operation *operation)
 {
@@ -560,7 +567,7 @@ is_parked(const struct ps_blocked *blocked)
 }
 
 /* Whether callables have the turn before the calling thread.  self: its entry
- * among those that are blocked, NULL if it has none. */
+ * in the list of blocked threads, NULL if it has none. */
 static bool
 callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
@@ -568,7 +575,7 @@ callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     bool precede = false, later = true;
     const struct ps_blocked *blocked;
     LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
-        /* The entries from its own on belong to threads that wait for it. */
+        /* The entries after its own belong to threads that wait for it. */
         later = later && (blocked != self || !blocked->callable);
         listed += blocked->callable;
         precede |= later && blocked->callable && !is_parked(blocked);
@@ -576,8 +583,8 @@ callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     return precede || lazy->callables > listed;
 }
 
-/* Whether callables other than the calling thread's may go on without an
- * operation.  self: as above. */
+/* Whether callables other than the calling thread's may continue although no
+ * operation runs.  self: as for callables_precede. */
 static bool
 others_run(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
@@ -589,8 +596,9 @@ others_run(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     return others > 0;
 }
 
-/* Whether a callable that waits may go on although nothing runs: the program
- * may release the stream that it holds, or its wait expires. */
+/* Whether a waiting callable may continue although no operation runs, because
+ * the program may call released() or because the callable's wait may
+ * expire. */
 static bool
 any_may_go_on(const struct cpu_lazy *lazy)
 {
@@ -603,7 +611,8 @@ any_may_go_on(const struct cpu_lazy *lazy)
     return may;
 }
 
-/* The thread whose wait is the first to expire; NULL if none has a limit. */
+/* The blocked thread whose wait expires first.  NULL if no wait has a
+ * limit. */
 static const struct ps_blocked *
 first_to_expire(const struct cpu_lazy *lazy)
 {
@@ -630,9 +639,9 @@ host_runs(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     return runs;
 }
 
-/* Whether the calling thread's wait expires before all others.  That of a
- * callable does not while the host runs, unless the host takes too long: it
- * may wait for something other than work. */
+/* Whether the calling thread's wait is the next to expire.  A callable's wait
+ * does not expire while the host runs, unless the host takes too long: then it
+ * may be waiting for something other than work. */
 static bool
 expires_next(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
@@ -670,8 +679,8 @@ cpu_lazy_host_waits_locked(struct cpu_engine *engine,
     }
 }
 
-/* Something has changed: the threads that found nothing to run look again, and
- * precede the others. */
+/* Something has changed.  Threads that found nothing to run look again, and
+ * move to the front of the list. */
 static void
 changed_locked(struct cpu_lazy *lazy)
 {
@@ -700,13 +709,14 @@ is_runnable(const char *thread)
     size_t length = fread(text, 1, sizeof(text) - 1, file);
     fclose(file);
     text[length] = '\0';
-    /* The name before the state may have any characters. */
+    /* The thread's name comes before the state, and may contain any
+     * characters. */
     const char *name_end = strrchr(text, ')');
     return name_end != NULL && strncmp(name_end, ") R", 3) == 0;
 }
 
-/* Whether another thread of the process runs, or would if it had a processor.
- * A callable's thread that has not begun to run is one. */
+/* Whether another thread of the process is running or waits for a processor.
+ * This includes a callable's thread that has not begun to run. */
 static bool
 others_are_runnable(void)
 {
@@ -725,7 +735,7 @@ others_are_runnable(void)
     return found;
 }
 
-/* How much a nap counts whose thread saw no change. */
+/* The weight of a nap during which nothing changed. */
 static unsigned
 weigh_nap_locked(struct cpu_engine *engine)
 {
@@ -735,8 +745,9 @@ weigh_nap_locked(struct cpu_engine *engine)
     return weight;
 }
 
-/* A callable's thread has found nothing to run while the host runs: count the
- * naps that it takes.  Whether the lock was released. */
+/* Call if a callable's thread has found nothing to run while the host runs.
+ * Counts its nap, if enough time has passed.  Returns whether the lock was
+ * released meanwhile. */
 static bool
 count_nap_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
@@ -751,8 +762,8 @@ count_nap_locked(struct cpu_engine *engine, const struct ps_blocked *self)
     return counts;
 }
 
-/* Wait until no callable precedes the calling thread, or until waiting has
- * taken too long.  self: as for callables_precede. */
+/* Wait until no callable precedes the calling thread, or until that has taken
+ * too long.  self: as for callables_precede. */
 static void
 stand_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
@@ -770,8 +781,8 @@ stand_locked(struct cpu_engine *engine, const struct ps_blocked *self)
     }
 }
 
-/* A callable's thread that is about to let others go first has an entry while
- * it stands; NULL for other threads. */
+/* Before a callable's thread lets others go first, give it an entry for the
+ * time while it stands.  Returns NULL for other threads, which need none. */
 static struct ps_blocked *
 begin_standing_locked(struct cpu_engine *engine, struct ps_blocked *standing)
 {
@@ -783,7 +794,7 @@ begin_standing_locked(struct cpu_engine *engine, struct ps_blocked *standing)
     return standing;
 }
 
-/* Let the threads that found nothing to run look again. */
+/* Let callables that can continue do so before the calling thread. */
 static void
 await_callables_locked(struct cpu_engine *engine)
 {
@@ -799,7 +810,8 @@ await_callables_locked(struct cpu_engine *engine)
     }
 }
 
-/* Begin the callable of the stream, whose thread may then call at any time. */
+/* Call the function of a callable's gate.  The callable's thread may call the
+ * engine at any time from here on. */
 static void
 enter_locked(struct cpu_stream *stream)
 {
@@ -822,7 +834,8 @@ enter_locked(struct cpu_stream *stream)
     pthread_mutex_lock(&engine->lock);
 }
 
-/* Do the operation at the head; false as cpu_stream_serve_locked. */
+/* Do the operation at the head of the stream.  Returns false as
+ * cpu_stream_serve_locked. */
 static bool
 serve_locked(struct cpu_stream *stream)
 {
@@ -853,8 +866,9 @@ serve_locked(struct cpu_stream *stream)
     return true;
 }
 
-/* Run the operation at the head of a ready stream, and let callables go first
- * then; false as cpu_stream_serve_locked.  self: as for callables_precede. */
+/* Run the operation at the head of a ready stream, and then let callables go
+ * first.  self: as for callables_precede.  Returns false as
+ * cpu_stream_serve_locked. */
 static bool
 run_blocked_locked(struct cpu_stream *stream, const struct ps_blocked *self)
 {
@@ -892,7 +906,8 @@ run_blocked_locked(struct cpu_stream *stream, const struct ps_blocked *self)
            (!cpu_may_notify(engine) || cpu_notify_due_locked(engine));
 }
 
-/* Likewise, on a thread that is not blocked. */
+/* As run_blocked_locked, on a thread that has no entry in the list of blocked
+ * threads. */
 static bool
 run_locked(struct cpu_stream *stream)
 {
@@ -906,8 +921,8 @@ run_locked(struct cpu_stream *stream)
     return ran;
 }
 
-/* Run the operations that the schedule picks before the host goes on; false as
- * cpu_stream_serve_locked. */
+/* Run the operations that the schedule picks before the host continues.
+ * Returns false as cpu_stream_serve_locked. */
 static bool
 step_locked(struct cpu_engine *engine)
 {
@@ -935,7 +950,7 @@ step_locked(struct cpu_engine *engine)
 
 /* ---- Polls ---- */
 
-/* Note a query of a record that is still pending. */
+/* Note that the program queried a record that is still pending. */
 static void
 note_asked_locked(struct cpu_engine *engine, const struct cpu_record *record)
 {
@@ -961,8 +976,9 @@ is_live_locked(struct cpu_engine *engine, const struct cpu_stream *wanted)
     return false;
 }
 
-/* End the notes of a program that polls in a loop: there is no end of such
- * orders. */
+/* The program polls in a loop.  Run an operation, so that the loop can end.
+ * The notes are incomplete from here on, because there are infinitely many
+ * such orders. */
 static void
 end_polling_locked(struct cpu_engine *engine)
 {
@@ -981,7 +997,8 @@ end_polling_locked(struct cpu_engine *engine)
         }
     }
     if (stream == NULL && !cpu_lazy_is_callable(engine)) {
-        /* It waits for something that no work leads to. */
+        /* No work can end the loop, so the program waits for something else,
+         * such as a callable's limit. */
         lazy->naps = NAPS * BUSY;
     }
     if (stream != NULL && run_locked(stream) && lazy->asked.noted) {
@@ -994,8 +1011,8 @@ cpu_lazy_poll_locked(struct cpu_engine *engine)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     uint64_t steps = lazy->steps;
-    /* Before a query that is noted, the schedule has already run its
-     * operations. */
+    /* Before a query that is noted, the schedule has run its operations
+     * already. */
     bool idle = lazy->queried;
     lazy->queried = false;
     if (!idle && !lazy->busy) {
@@ -1053,7 +1070,8 @@ cpu_lazy_arrived_locked(struct cpu_engine *engine)
 
 /* ---- The driver ---- */
 
-/* The stream whose latest operation has the ticket; NULL if it has run. */
+/* Find the stream whose last queued operation has this ticket.  NULL if that
+ * operation has run. */
 static const struct cpu_stream *
 queued_last_locked(struct cpu_engine *engine, uint64_t ticket)
 {
@@ -1125,7 +1143,7 @@ describe_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
     }
 }
 
-/* Nothing can run. */
+/* No operation can run: wait for other threads, or until a limit expires. */
 static ps_status
 wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
                        const struct cpu_limit *limit)
@@ -1146,7 +1164,8 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
     }
     self->parked = true;
     pthread_cond_broadcast(&lazy->changed);
-    /* While a callable runs, the time that it takes is real. */
+    /* Other callables may be running.  The virtual time advances by the real
+     * time that they take. */
     int64_t before = cpu_monotonic_clock.now();
     int64_t now = cpu_lazy_now(), left = limit->deadline - now;
     int64_t most = host_runs(lazy, self) ? NAP_NS : QUESTION_NS;
@@ -1166,8 +1185,8 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
     return over ? PS_ERROR_TIMED_OUT : PS_SUCCESS;
 }
 
-/* Under PS_GIVEN: whether a sleep that ends after the limit comes before the
- * goal. */
+/* With PS_GIVEN: whether the next operation for the goal is a sleep that ends
+ * after the limit. */
 static bool
 may_expire_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                   const struct cpu_limit *limit)
@@ -1177,7 +1196,8 @@ may_expire_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
            is_asleep(stream) && stream->deadline > limit->deadline;
 }
 
-/* Run an operation, or wait for the callables that keep all from running. */
+/* Run an operation, or wait for the callables that keep all operations from
+ * running. */
 static ps_status
 wait_once_locked(struct cpu_engine *engine, struct ps_blocked *self,
                  const struct cpu_limit *limit)
@@ -1262,7 +1282,7 @@ cpu_lazy_ending_locked(struct cpu_engine *engine)
 void
 cpu_lazy_ended_locked(struct cpu_engine *engine)
 {
-    /* It may have begun to end in an earlier schedule. */
+    /* Otherwise the callable called ending() during an earlier schedule. */
     if (engine->lazy.ending_callables > 0) {
         engine->lazy.ending_callables--;
         end_callable_locked(engine);
@@ -1280,7 +1300,7 @@ const struct cpu_driver cpu_lazy_driver = {
     .used_locked = lazy_used_locked,
 };
 
-/* ---- Waits for something else ---- */
+/* ---- Waits for something other than work ---- */
 
 static enum ps_progress
 advance_once_locked(struct cpu_engine *engine,
@@ -1299,7 +1319,8 @@ advance_once_locked(struct cpu_engine *engine,
     }
     struct cpu_stream *stream = pick_locked(engine, true);
     if (stream == NULL) {
-        /* No work is picked for a thread that may go on. */
+        /* Report progress if the thread was woken: no work is picked for
+         * it. */
         bool others = lazy->callables > lazy->ending_callables;
         bool stuck = deadline == CPU_FOREVER && !any_may_go_on(lazy);
         return blocked->woken                ? PS_RAN
@@ -1347,7 +1368,7 @@ cpu_lazy_await_locked(struct cpu_engine *engine)
     }
 }
 
-/* ---- Callables that hold a stream ---- */
+/* ---- Callables in hold() ---- */
 
 void
 cpu_lazy_hold_locked(struct cpu_engine *engine)
@@ -1410,8 +1431,8 @@ cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256])
     return false;
 }
 
-/* Make the operation at the head of a ready stream a no-op, so that it cannot
- * fail either. */
+/* Turn the operation at the head of a ready stream into one that does nothing
+ * and cannot fail. */
 static void
 drop_locked(struct cpu_stream *stream)
 {
@@ -1434,7 +1455,7 @@ drop_locked(struct cpu_stream *stream)
         }
         break;
     case CPU_ENTER_GATE:
-        /* Its Future fails; the gate opens as ever. */
+        /* The gate still opens, but the callable's Future fails. */
         operation->abandoned = true;
         break;
     default:
@@ -1450,7 +1471,7 @@ cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end)
     lazy->ending = drop;
     lazy->asked.noted = lazy->asked.noted && !drop;
     bool given = lazy->asked.noted;
-    /* The host waits from here on. */
+    /* From here on the host counts as waiting. */
     lazy->naps = NAPS * BUSY;
     while (cpu_lazy_pending_locked(engine, text) || lazy->callables > 0) {
         struct cpu_stream *stream = lazy->busy ? NULL

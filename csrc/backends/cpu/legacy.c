@@ -1,11 +1,13 @@
-/* The order between a device's default stream and its blocking streams: that
- * of CUDA's legacy default stream.  Before work is queued on one side, that
- * side is made to wait for the work that the other side got since the last
- * such wait. */
+/* The order between a device's default stream and its blocking streams, as of
+ * CUDA's legacy default stream.  Before work is queued on one side, that side
+ * is made to wait for the work that the other side has got since the last such
+ * wait. */
 #include "engine.h"
 
-/* While a schedule is explored, the result must depend neither on whether a
- * stream is idle, nor on work of before the schedule. */
+/* Whether the stream has got work since `known`, an earlier value of its
+ * `given`, for which the other side must wait.  If no schedule is explored,
+ * there is nothing to wait for on an idle stream.  A schedule must not depend
+ * on whether a stream is idle, nor on work from before the schedule. */
 static bool
 has_given(const struct cpu_stream *stream, uint64_t known)
 {
@@ -55,8 +57,8 @@ cpu_legacy_check_locked(const struct cpu_stream *stream)
     return PS_SUCCESS;
 }
 
-/* Append an operation in a reserved item, even if the queue is full; false if
- * the stream was idle: the caller has taken it. */
+/* Append an operation, even if the queue is full.  Its item was reserved.
+ * Returns false if the stream was idle: then the caller has taken it. */
 static bool
 push_locked(struct cpu_stream *stream, enum cpu_kind kind,
             struct cpu_record *record)
@@ -69,8 +71,9 @@ push_locked(struct cpu_stream *stream, enum cpu_kind kind,
     return busy;
 }
 
-/* Make the stream wait for the other one, unless it does so already.  The wait
- * takes no room in the queue. */
+/* Make the stream wait for the other one, unless it does so already.  *known
+ * is the other stream's `given` at the latest such wait.  The wait needs no
+ * room in the queue. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
               uint64_t *known)
@@ -102,7 +105,8 @@ follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
     return PS_SUCCESS;
 }
 
-/* Invalidate the captures, as if the default stream were in them. */
+/* Invalidate the captures of blocking streams, as if the default stream were
+ * in them. */
 static ps_status
 invalidate_locked(struct cpu_device *device)
 {

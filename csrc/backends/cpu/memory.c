@@ -1,13 +1,14 @@
-/* Memory: host memory in place of a device's, and its copies and fills.  A
- * block begins with the operation that will free it, so that freeing in stream
- * order needs neither memory nor room in the queue.  A block that is in use
- * when the engine stops is never freed.
+/* Memory: the host's memory takes the place of a device's.  A block begins
+ * with the operation that will free it.  So freeing in stream order needs
+ * neither memory nor room in the queue.  A block that is in use when the
+ * engine stops is never freed.
  *
- * An emulated device has a limited amount of memory, and a tree of the blocks
- * in it.  A block counts from the call that allocates it to the call that
- * frees it, not to the end of the free in stream order: on a device, work that
- * is queued later could use the memory.  Its pool is only arithmetic: it
- * counts the memory that a driver would keep, but keeps none. */
+ * An emulated device has a limited amount of memory, and a tree of its blocks.
+ * A block counts from the call that allocates it to the call that frees it.
+ * The end of the free in stream order does not matter: on a real device, work
+ * that is queued later could use the memory.  The device's pool is only
+ * arithmetic.  It counts the memory that a driver would keep, but keeps
+ * none. */
 #include "engine.h"
 
 #include <search.h>
@@ -22,7 +23,8 @@ struct block {
     struct cpu_range range;
 };
 
-_Static_assert(sizeof(struct block) <= ALIGNMENT, "it fits in front");
+_Static_assert(sizeof(struct block) <= ALIGNMENT,
+               "struct block fits before the data");
 
 static struct block *
 block_of(void *data)
@@ -36,7 +38,7 @@ data_of(struct block *block)
     return (char *)block + ALIGNMENT;
 }
 
-/* A block with nbytes of data; NULL if out of memory. */
+/* Returns a block with nbytes of data; NULL if out of memory. */
 static struct block *
 block_create(size_t nbytes)
 {
@@ -46,7 +48,8 @@ block_create(size_t nbytes)
                : NULL;
 }
 
-/* Ranges that overlap compare equal; no two in the tree overlap. */
+/* Ranges that overlap compare as equal, since no two ranges in the tree
+ * overlap. */
 static int
 compare_ranges(const void *left, const void *right)
 {
@@ -77,7 +80,7 @@ cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range)
     return PS_SUCCESS;
 }
 
-/* Make the pool keep no memory beyond nbytes reserved bytes. */
+/* Count as if the pool kept freed memory only up to nbytes reserved bytes. */
 static void
 pool_trim_locked(struct cpu_device *place, uint64_t nbytes)
 {
@@ -144,7 +147,8 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
     }
     bool idle = stream->first == NULL, lazy = cpu_is_lazy(engine);
     cpu_range_remove_locked(engine, &block->range);
-    /* The notes must not show whether the stream is idle. */
+    /* With notes, always queue: they must not depend on whether the stream is
+     * idle. */
     bool queued = !idle || cpu_is_noted(engine);
     if (queued) {
         block->end.kind = CPU_FREE;
@@ -178,12 +182,12 @@ cpu_memory_poison(struct cpu_operation *end)
     size_t nbytes;
     void *data = cpu_memory_of(end, &nbytes);
     memset(data, PS_SCHEDULE_POISON, nbytes);
-    /* Otherwise the compiler removes the fill before a free. */
+    /* Without this, the compiler removes the fill, because a free follows. */
     __asm__ volatile("" : : "r"(end) : "memory");
 }
 
-/* Add a range of pinned memory.
- * Statuses: PS_ERROR_ALREADY_PINNED, PS_ERROR_OUT_OF_MEMORY. */
+/* Add a range of pinned memory.  Statuses: PS_ERROR_ALREADY_PINNED,
+ * PS_ERROR_OUT_OF_MEMORY. */
 static ps_status
 pinned_add(const struct ps_backend *backend, struct cpu_range *range,
            void *data, size_t nbytes)
@@ -319,7 +323,7 @@ cpu_host_memory(void)
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* For emulated devices only: host memory has no device. */
+/* Only emulated devices have this member: host memory belongs to no device. */
 static ps_status
 cpu_memory_device(const struct ps_backend *backend, int device,
                   const void *address, int *owner)
@@ -344,7 +348,7 @@ cpu_peer_accessible(const struct ps_backend *backend, int device, int peer,
     return PS_SUCCESS;
 }
 
-/* Every device reaches all of the host's memory. */
+/* There is nothing to do: every device reaches all of the host's memory. */
 static ps_status
 cpu_peer_access(const struct ps_backend *backend, int device, int peer,
                 int access)

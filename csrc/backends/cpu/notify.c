@@ -1,16 +1,16 @@
 /* Notifications and gates.  Pending notifications are in rings: of a stream,
- * by its tickets, or of a record.  They take no place in a queue.  A gate is
- * queued: it is a notification, followed by a wait for a record that no event
- * has.
+ * ordered by ticket, or of a record.  They take no place in a stream's queue.
+ * A gate is queued: it is a call of its function, followed by a wait for a
+ * record that belongs to no event.  Opening the gate completes the record.
  *
- * A thread that lets a stream go on, by opening its gate or by queueing one
- * while it is idle, executes the next operations of the stream itself.  So
- * gate follows gate without a change of threads. */
+ * A thread that opens a gate, or queues one on an idle stream, executes the
+ * stream's next operations itself.  So gate follows gate without a switch to
+ * another thread. */
 #include "engine.h"
 
 /* ---- Notifications ---- */
 
-/* Call it at once, with the lock released. */
+/* Call the notification's function now, with the lock released. */
 static ps_status
 notify_at_once(struct cpu_engine *engine, struct ps_notification *notification,
                ps_status outcome)
@@ -66,7 +66,8 @@ cpu_event_notify(const struct ps_backend *backend, int device,
     if (record->done) {
         return notify_at_once(engine, notification, record->status);
     }
-    /* The operation that will complete the record has a reference to it. */
+    /* The record stays alive: the operation that will complete it has a
+     * reference. */
     ps_notification_append(&record->notifications, notification);
     return PS_SUCCESS;
 }

@@ -1,15 +1,16 @@
 /* Streams and their queues: the beginning and end of a stream, queueing,
  * execution, and the threads that execute.  The operations of a stream are
- * done in order, each by the one thread that serves the stream at the time.
+ * done in order.  One thread at a time serves a stream.
  *
- * A few workers serve all streams, one operation at a time, those of a higher
- * priority first, and look for more work before they sleep.  The timer wakes
- * the sleepers on time even while every worker is busy.  Callers help with
- * operations that are cheap.  Releasing the engine's lock runs the
- * notifications that are due, and wakes a worker if streams are ready.
+ * A few workers serve all streams.  A worker does one operation at a time, of
+ * the stream with the highest priority, and looks for more work before it
+ * sleeps.  The timer thread ends the streams' sleeps on time, even while all
+ * workers are busy.  Callers do cheap operations themselves.  Releasing the
+ * engine's lock runs the notifications that are due, and wakes a worker if
+ * streams are ready.
  *
- * If a callback of the user forks on a thread of the engine, the thread ends
- * in the child, whose engine starts threads of its own. */
+ * If a callback of the user forks on a thread of the engine, this thread ends
+ * in the child.  The child's engine starts its own threads. */
 #include "engine.h"
 
 #include <signal.h>
@@ -19,8 +20,8 @@
 #include <sys/prctl.h>
 
 enum {
-    HELP = 16, /* operations that a caller does at a time */
-    TURN = 64, /* operations done before others may have the lock */
+    HELP = 16, /* the most operations that a caller does at once */
+    TURN = 64, /* operations until a worker releases the lock */
 };
 
 pthread_key_t cpu_serving_key;
@@ -106,7 +107,8 @@ cpu_stream_know_locked(struct cpu_stream *stream)
 
 /* ---- The places of streams ---- */
 
-/* From lists by -priority: the first of the highest priority. */
+/* From lists that are indexed by -priority, take the first stream of the
+ * highest priority. */
 static struct cpu_stream *
 lists_take(struct cpu_stream_list lists[CPU_PRIORITIES])
 {
@@ -117,7 +119,7 @@ lists_take(struct cpu_stream_list lists[CPU_PRIORITIES])
     return stream;
 }
 
-/* The ready stream of the highest priority; NULL if there is none. */
+/* Take the ready stream of the highest priority.  NULL if none is ready. */
 static struct cpu_stream *
 ready_take_locked(struct cpu_engine *engine)
 {
@@ -143,7 +145,7 @@ sleepers_meld(struct cpu_stream *a, struct cpu_stream *b)
     return top;
 }
 
-/* Park the stream for so many nanoseconds. */
+/* Park the stream until its sleep of `duration` nanoseconds is over. */
 static void
 sleeper_add_locked(struct cpu_stream *stream, int64_t duration)
 {
@@ -175,8 +177,9 @@ sleeper_take_locked(struct cpu_engine *engine)
     return stream;
 }
 
-/* A wait is kept on a failed stream too: a free behind it must not run before
- * other streams are done with the block. */
+/* Put a stream where its next operation belongs.  A failed stream keeps its
+ * waits, too: a free behind a wait must not run before other streams are done
+ * with the block. */
 void
 cpu_stream_settle_locked(struct cpu_stream *stream)
 {
@@ -226,8 +229,9 @@ fill(uint8_t *destination, const uint8_t pattern[4], size_t nbytes)
     }
 }
 
-/* Do the part of an operation that needs the lock released: it is long, or
- * calls the user's functions.  False as cpu_stream_serve_locked. */
+/* Do the part of an operation for which the lock must be released, because it
+ * takes long or calls a function of the user.  Returns false as
+ * cpu_stream_serve_locked. */
 static bool
 stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
 {
@@ -238,12 +242,12 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
         cpu_times_begin(engine, operation);
     }
     cpu_unlock(engine);
-    /* If this fails for lack of memory, a host function that waits for its own
-     * stream deadlocks instead of getting PS_ERROR_NOT_PERMITTED. */
+    /* If out of memory, this fails, and then a host function that waits for
+     * its own stream deadlocks instead of getting PS_ERROR_NOT_PERMITTED. */
     pthread_setspecific(cpu_serving_key, stream);
     switch (operation->kind) {
     case CPU_COPY:
-        /* Users may overlap the two sides. */
+        /* memmove, because the two sides of a user's copy may overlap. */
         memmove(operation->transfer.destination, operation->transfer.source,
                 operation->transfer.nbytes);
         break;
@@ -265,7 +269,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     return !forked;
 }
 
-/* Do the operation at the head; false as cpu_stream_serve_locked. */
+/* Do the operation at the head of the queue.  Returns false as
+ * cpu_stream_serve_locked. */
 static bool
 stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
 {
@@ -311,7 +316,7 @@ stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     return true;
 }
 
-/* Take the head, which is done, out of the queue. */
+/* Remove the head, which is done, from the queue. */
 static void
 stream_pop_locked(struct cpu_stream *stream)
 {
@@ -365,7 +370,7 @@ operation_is_cheap(const struct cpu_operation *operation)
     }
 }
 
-/* The next ready stream, if the operation at its head is cheap. */
+/* Take the next ready stream, if the operation at its head is cheap. */
 static struct cpu_stream *
 cheap_stream_locked(struct cpu_engine *engine)
 {
@@ -412,8 +417,8 @@ cpu_stream_help_locked(struct cpu_stream *stream)
 
 /* ---- Threads ---- */
 
-/* NULL unless the operation at the head occupies one of the workers of the
- * stream's partition. */
+/* The stream's partition, if the operation at the head takes one of the
+ * partition's workers, else NULL. */
 static struct cpu_partition *
 partition_of(const struct cpu_stream *stream)
 {
@@ -430,8 +435,9 @@ partition_of(const struct cpu_stream *stream)
     }
 }
 
-/* Take the ready stream that a worker serves next: one whose partition has a
- * worker to spare.  Others wait in their partitions. */
+/* Take the ready stream that a worker serves next: the first one whose
+ * partition has a free worker.  Streams before it move to the waiting lists of
+ * their partitions. */
 static struct cpu_stream *
 worker_take_locked(struct cpu_engine *engine)
 {
@@ -446,7 +452,7 @@ worker_take_locked(struct cpu_engine *engine)
     return stream;
 }
 
-/* A worker has served a stream of the partition. */
+/* Call after a worker has served a stream of the partition. */
 static void
 partition_leave_locked(struct cpu_partition *partition)
 {
@@ -463,7 +469,8 @@ timer_main(void *argument)
 {
     struct cpu_engine *engine = argument;
     unsigned forks = cpu_forks;
-    /* Otherwise the kernel may wake it 50 us late. */
+    /* With the default slack, the kernel may wake the thread 50 us too
+     * late. */
     prctl(PR_SET_TIMERSLACK, 1);
     cpu_lock(engine);
     while (engine->phase < CPU_STOPPING && cpu_forks == forks) {
@@ -486,7 +493,7 @@ worker_sleep_locked(struct cpu_engine *engine)
     engine->coming = false;
 }
 
-/* False as cpu_stream_serve_locked. */
+/* Serve a stream on a worker.  Returns false as cpu_stream_serve_locked. */
 static bool
 worker_serve_locked(struct cpu_stream *stream)
 {
@@ -631,7 +638,7 @@ cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks)
 
 /* ---- The engine's lock ---- */
 
-/* A separate function, so that the usual case saves no registers for it. */
+/* Not inlined, so that the fast path saves no registers. */
 __attribute__((cold, noinline)) static void
 release_unopen(struct cpu_engine *engine)
 {

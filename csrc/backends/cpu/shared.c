@@ -39,43 +39,46 @@
 #include <unistd.h>
 
 enum {
-    OUTCOME_BITS = 10, /* 0 while pending, else the status + 1 */
+    OUTCOME_BITS = 10, /* 0 while pending, else 1 + the status */
     PROCESS_BITS = 22, /* Linux has no higher process numbers */
-    MOST_TRIES = 100,  /* of opening a record that changes */
-    WORD_CHANGED = -1, /* no status of the contract */
+    MOST_TRIES = 100,  /* to open a record that keeps changing */
+    WORD_CHANGED = -1, /* not a status of the contract */
 };
 
 #define OUTCOME(word) ((int)((word) & ((1 << OUTCOME_BITS) - 1)))
 #define PROCESS(word) \
     ((pid_t)((word) >> OUTCOME_BITS & ((1 << PROCESS_BITS) - 1)))
 #define INODE(word) ((uint32_t)((word) >> (OUTCOME_BITS + PROCESS_BITS)))
-/* The word of the record while it was pending. */
+/* The word that the record had while it was pending. */
 #define PENDING(word) ((word) >> OUTCOME_BITS << OUTCOME_BITS)
 
 struct page {
     uint64_t nonce[3];
-    /* 0 if there is no record.  It has no inode if the record was done at
-     * once. */
+    /* The word of the latest record; 0 if there is none.  Its inode is 0 if
+     * the record was done when it was made. */
     _Atomic uint64_t latest;
-    /* The file number of the latest record's pipe.  It may be wrong if two
-     * processes recorded at once, or if one stopped between the two words. */
+    /* The descriptor of the latest record's pipe, in its process.  It may be
+     * wrong: two processes may have recorded at once, or a process may have
+     * stopped between the two stores. */
     atomic_int pipe;
 };
 
-_Static_assert(sizeof(struct page) <= CPU_PAGE_BYTES, "a page is a page");
-_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "locks are not for sharing");
+_Static_assert(sizeof(struct page) <= CPU_PAGE_BYTES,
+               "struct page fits in one page of the file");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2,
+               "processes share the word without a lock");
 
 static const struct cpu_pages pages = {.nbytes = CPU_PAGE_BYTES};
 
 struct cpu_shared {
-    unsigned refs; /* the event's and its records' */
-    uint64_t word; /* of the record that this process has adopted; 0: none */
+    unsigned refs; /* held by the event and its records */
+    uint64_t word; /* the record that this process has adopted; 0: none */
     struct page *page;
     struct cpu_file file; /* the page's; its creator has it open */
     struct cpu_token token;
 };
 
-/* A pending record of this process. */
+/* A pending record of this process, which others may wait for. */
 struct promise {
     struct cpu_promise base;
     struct cpu_shared *shared;
@@ -83,7 +86,7 @@ struct promise {
     struct cpu_file pipe;
 };
 
-/* A pending record of another process. */
+/* A pending record of another process, which the poller watches. */
 struct remote {
     struct cpu_file pipe;
     struct cpu_record *record;
@@ -146,7 +149,8 @@ cpu_shared_close_locked(struct cpu_shared *shared)
 
 /* ---- Records of this process ---- */
 
-/* Replace a peer's status that is no failure of the contract. */
+/* Returns the status if the contract permits it, else PS_ERROR_UNKNOWN.  A
+ * peer may write any status. */
 static ps_status
 checked(int status)
 {
@@ -169,7 +173,7 @@ promise_end_locked(struct cpu_promise *base, const struct cpu_record *record)
             shared->word = ended;
         }
         atomic_compare_exchange_strong(&shared->page->latest, &pending, ended);
-        /* There is room unless a peer has filled the pipe. */
+        /* The pipe has room, unless a peer has filled it. */
         ssize_t written = write(promise->pipe.number, bytes, outcome);
         (void)written;
     }
@@ -219,7 +223,8 @@ cpu_shared_publish_locked(struct cpu_shared *shared,
 
 /* ---- Records of other processes ---- */
 
-/* The status of a record that has ended. */
+/* The status of a record that has ended.  Without an outcome, its process
+ * died. */
 static ps_status
 status_of(int outcome)
 {
@@ -240,7 +245,8 @@ remote_end_locked(struct cpu_engine *engine, struct remote *remote)
     }
     cpu_record_unref_locked(engine, remote->record);
     shared_unref_locked(remote->shared);
-    /* Closing is not enough while a forked child has the file open. */
+    /* Closing the file alone does not remove it from epoll while a forked
+     * child has it open. */
     epoll_ctl(engine->poller.epoll.number, EPOLL_CTL_DEL, remote->pipe.number,
               NULL);
     cpu_file_close_locked(&remote->pipe);
@@ -302,9 +308,9 @@ cpu_poller_stop_locked(struct cpu_engine *engine)
     }
 }
 
-/* Make the poller complete the record when the pipe shows the outcome.  The
- * poller owns the pipe from here on.
- * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+/* Make the poller complete the record when the pipe shows its outcome.  The
+ * poller takes over the pipe.  Statuses: PS_ERROR_OUT_OF_MEMORY,
+ * PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
                     uint64_t word, int pipe, struct cpu_record *record)
@@ -332,8 +338,8 @@ remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
     return PS_SUCCESS;
 }
 
-/* Make the record of the word the event's latest record here.
- * Statuses: WORD_CHANGED if the word has changed meanwhile,
+/* Make the record that the word describes the event's latest record in this
+ * process.  Returns WORD_CHANGED if the word has changed meanwhile; also
  * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
@@ -352,8 +358,9 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
                                INODE(word), &pipe);
     }
     if (status == PS_SUCCESS && atomic_load(&page->latest) != word) {
-        /* The process may have closed the pipe while it was opened here, which
-         * leaves an empty pipe. */
+        /* The process may have closed its pipe while this process opened it.
+         * Such a pipe is empty, which would look as if the process had
+         * died. */
         close(pipe);
         status = WORD_CHANGED;
     }
@@ -386,7 +393,8 @@ cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event)
             return PS_SUCCESS;
         }
         if (INODE(word) != 0 && PENDING(word) == PENDING(shared->word)) {
-            /* The poller may not have completed it yet. */
+            /* The record is done, but the poller may not have completed it
+             * yet. */
             if (!record->done && record->capture == 0 &&
                 record->promise == NULL) {
                 cpu_record_complete_locked(engine, record,

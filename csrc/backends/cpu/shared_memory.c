@@ -1,10 +1,10 @@
-/* Memory that processes share: a file of files.c, behind a private page with
- * the engine's data about it.  The file stays open with the process that
- * allocated it, so that others can open it; memory that is mapped needs no
- * file.
+/* Memory that processes share: a file, as in files.c, mapped behind a private
+ * page with the engine's data about it.  The process that allocated the memory
+ * keeps the file open, so that others can open it.  Once it is mapped, memory
+ * needs no open file.
  *
- * One rule: a peer may write anything into the file at any time, so the engine
- * keeps no data there. */
+ * The rule: another process may write anything into the file at any time, so
+ * the engine keeps no data of its own there. */
 #include "shared.h"
 
 #include <string.h>
@@ -12,12 +12,13 @@
 struct local {
     struct cpu_pages pages;
     struct cpu_range range;
-    struct cpu_file file; /* open with the process that allocated it */
+    struct cpu_file file; /* open in the process that allocated it */
 };
 
-_Static_assert(sizeof(struct local) <= CPU_PAGE_BYTES, "it fits in front");
+_Static_assert(sizeof(struct local) <= CPU_PAGE_BYTES,
+               "struct local fits in the private page");
 
-/* The file: its first page for the nonce, and the data. */
+/* The layout of a file: one page for the nonce, then the data. */
 static struct cpu_pages
 pages_for(size_t nbytes)
 {
@@ -32,8 +33,8 @@ local_of(void *data)
     return (struct local *)((char *)data - (size_t)2 * CPU_PAGE_BYTES);
 }
 
-/* Add the mapped memory, with the number of its file or -1; unmaps it on
- * failure. */
+/* Add mapped memory to the engine.  `file` is its file descriptor, or -1.
+ * Unmaps the memory on failure. */
 static ps_status
 add(struct cpu_engine *engine, int device, const struct cpu_pages *pages,
     void *mapped, int file, void **data)

@@ -77,7 +77,8 @@ slot_of(const struct cpu_engine *engine, uint32_t index)
     return cpu_slot_at(engine, (ps_handle)index << SLOT_SHIFT);
 }
 
-/* NULL when out of memory.  Never freed, so only the slots need an address. */
+/* Allocate a chunk of slots.  Returns NULL if out of memory.  A chunk is never
+ * freed, so its own address is not kept. */
 static struct cpu_slot *
 chunk_create(void)
 {
@@ -88,7 +89,7 @@ chunk_create(void)
                : NULL;
 }
 
-/* Make room for `count` slots that were never used. */
+/* Allocate chunks for `count` more slots.  Returns false if that fails. */
 static bool
 handles_grow(struct cpu_engine *engine, size_t count)
 {
@@ -107,7 +108,7 @@ handles_grow(struct cpu_engine *engine, size_t count)
     return true;
 }
 
-/* The index of a free slot; 0 when out of memory. */
+/* Take the index of a free slot.  Returns 0 if out of memory. */
 static uint32_t
 handles_next(struct cpu_engine *engine)
 {
@@ -135,15 +136,16 @@ cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device)
         return NULL;
     }
     struct cpu_slot *slot = slot_of(engine, index);
-    /* The highest bits are for PS_THREAD_STREAM_NAME. */
+    /* The highest bits of a handle are 0: they are for
+     * PS_THREAD_STREAM_NAME. */
     ps_handle serial = ++engine->handles.serial & UINT32_MAX;
     ps_handle handle = serial << SERIAL_SHIFT |
                        (ps_handle)index << SLOT_SHIFT |
                        (ps_handle)engine->number << ENGINE_SHIFT | tag;
     slot->object = NULL;
     slot->shared = NULL;
-    /* Release, as for `known`: a thread that sees the new object's state does
-     * not find the old handle. */
+    /* Release, like the stores to `known`: a thread that sees the new object's
+     * state must also see the new handle. */
     atomic_store_explicit(&slot->device, device, memory_order_release);
     atomic_store_explicit(&slot->handle, handle, memory_order_release);
     return slot;

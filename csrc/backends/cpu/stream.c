@@ -1,4 +1,4 @@
-/* The members of the table for streams, for work on them, and for devices. */
+/* The table's members for streams, for work on streams, and for devices. */
 #include <pystreams/faults.h>
 
 #include "engine.h"
@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 /* Wait until the stream's work up to the ticket is done.  The stream may be
- * destroyed meanwhile, so the caller reaps it. */
+ * destroyed during the wait, so the caller must call
+ * cpu_stream_reap_locked. */
 static ps_status
 stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
                    const struct cpu_limit *limit)
@@ -25,7 +26,7 @@ stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
     return status;
 }
 
-/* The failure of the stream, which counts as reported from here on. */
+/* Return the stream's failure, and mark it as reported. */
 static ps_status
 stream_report_locked(struct cpu_stream *stream)
 {
@@ -139,7 +140,7 @@ cpu_blocking_create(const struct ps_backend *backend, int device, int priority,
     return stream_create(backend, device, 0, priority, true, handle);
 }
 
-/* Runs no notifications, as cpu_stream_explain. */
+/* Like cpu_stream_explain, this runs no notifications. */
 static ps_status
 cpu_stream_blocking(const struct ps_backend *backend, int device,
                     ps_handle handle, int *blocking)
@@ -183,7 +184,7 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
-/* asks: notes are kept, and the host makes the query. */
+/* asks: whether notes are kept and the query is the host's. */
 static ps_status
 query_locked(struct cpu_stream *stream, bool asks)
 {
@@ -307,7 +308,8 @@ cpu_stream_fail(const struct ps_backend *backend, int device, ps_handle stream,
     return cpu_stream_enqueue(backend, device, stream, &fail);
 }
 
-/* The state of the stream; the stream that it waits for, or NULL. */
+/* Fill in the state of a stream.  Returns the stream for which it waits, or
+ * NULL. */
 static struct cpu_stream *
 stream_state_locked(struct cpu_stream *stream, struct ps_stream_state *state)
 {
@@ -348,7 +350,7 @@ stream_state_locked(struct cpu_stream *stream, struct ps_stream_state *state)
     return source != stream ? source : NULL;
 }
 
-/* Runs no notifications before it releases the lock: this call may be made
+/* Run no notifications before releasing the lock, because this may be called
  * while another member waits. */
 static ps_status
 cpu_stream_explain(const struct ps_backend *backend, int device,
@@ -361,7 +363,8 @@ cpu_stream_explain(const struct ps_backend *backend, int device,
         engine, device, handle & ~PS_THREAD_STREAM_NAME);
     ps_status status = stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
     int found = 0;
-    /* A wait was queued after its record, so the chain ends. */
+    /* The chain of streams ends, because each wait was queued after its
+     * record. */
     while (stream != NULL) {
         int place = found < room ? found : room - 1;
         stream = stream_state_locked(stream, &states[place]);
@@ -397,8 +400,8 @@ cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
     return cpu_stream_enqueue(backend, device, stream, &sleep);
 }
 
-/* A failure of a destroyed stream that was not reported, or else the failure
- * of a live one. */
+/* Return and mark as reported a failure of a destroyed stream or, if there is
+ * none, of a live one. */
 static ps_status
 device_report_locked(struct cpu_device *device)
 {

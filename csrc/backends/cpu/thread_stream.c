@@ -1,11 +1,11 @@
 /* The default streams of threads, PS_STREAM_PER_THREAD: a blocking stream for
- * each thread and device that has a use for one.  A thread knows its own by
- * their handles, and gives them up when it ends. */
+ * each thread and device, created when the thread first uses it.  A thread
+ * stores the handles of its streams, and destroys them when it ends. */
 #include "engine.h"
 
 #include <stdlib.h>
 
-/* The destructor of the key. */
+/* The key's destructor: destroys the default streams of a thread that ends. */
 static void
 thread_ends(void *value)
 {
@@ -32,7 +32,8 @@ cpu_thread_streams_init(struct cpu_engine *engine)
     return pthread_key_create(&engine->thread_key, thread_ends) == 0;
 }
 
-/* NULL when out of memory. */
+/* Returns the calling thread's handles, and allocates them if there are none.
+ * NULL if out of memory. */
 static struct cpu_thread *
 this_thread(struct cpu_engine *engine)
 {

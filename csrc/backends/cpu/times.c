@@ -1,5 +1,5 @@
-/* The begin and end of operations, for callers that ask for them.  The times
- * belong to the caller again once their end is written. */
+/* When operations begin and end, for callers that ask.  The caller owns a
+ * struct ps_times again once its end is written. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -23,7 +23,8 @@ cpu_times_take(void)
     return times;
 }
 
-/* Added to virtual times, which begin at 0: a time of 0 means unknown. */
+/* Added to virtual times.  These begin at 0, but in struct ps_times 0 means
+ * unknown. */
 static int64_t
 offset(const struct cpu_engine *engine)
 {
@@ -48,8 +49,9 @@ cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation)
     write_time(&operation->times->begin, times_now(engine));
 }
 
-/* A sleep began when it was queued for the timer.  Operations that a failed
- * stream skips take no time. */
+/* Write the operation's end, and its begin if that was not written.  A sleep
+ * begins when it is queued for the timer.  An operation that a failed stream
+ * skips takes no time. */
 void
 cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation)
 {

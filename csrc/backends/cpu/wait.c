@@ -1,7 +1,7 @@
-/* Threads that wait for a stream's work, or for a record. */
+/* Threads that wait for the work of a stream, or for a record. */
 #include "engine.h"
 
-/* How often ps_limit.is_over is called. */
+/* The time between two calls of ps_limit.is_over. */
 enum { QUESTION_NS = 50 * 1000 * 1000 };
 
 struct cpu_limit
@@ -12,7 +12,8 @@ cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit)
     return (struct cpu_limit){cpu_deadline(engine, limit->timeout_ns), limit};
 }
 
-/* Wait once; PS_ERROR_TIMED_OUT if the limit is reached. */
+/* Sleep until the waiter's condition is signalled, or the limit may be
+ * reached.  Returns PS_ERROR_TIMED_OUT if the limit is reached. */
 static ps_status
 wait_once_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
                  const struct cpu_limit *limit)
@@ -48,7 +49,8 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     struct cpu_waiter waiter = {.target = goal->ticket, .next = *waiters};
     pthread_cond_init(&waiter.wake, &engine->monotonic);
     *waiters = &waiter;
-    /* There may be no other thread to run the due notifications. */
+    /* Run the due notifications here: there may be no other thread to do
+     * so. */
     if (cpu_may_notify(engine) && !cpu_notify_due_locked(engine)) {
         status = PS_ERROR_TIMED_OUT;
     }
@@ -58,7 +60,7 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                 ? engine->driver->wait_locked(engine, &waiter, goal, limit)
                 : wait_once_locked(engine, &waiter, limit);
     }
-    /* It is in no list in the child of a fork. */
+    /* In a forked child, the waiter is in no list. */
     while (*waiters != NULL && *waiters != &waiter) {
         waiters = &(*waiters)->next;
     }
