@@ -1,5 +1,5 @@
-/* Arrays to which elements are added one by one.  Their room follows from
- * their count: a power of two, at least PS_ARRAY_LEAST. */
+/* Arrays to which elements are appended one by one.  An array's room follows
+ * from its count: it is a power of two, and at least PS_ARRAY_LEAST. */
 #ifndef PYSTREAMS_OBSERVE_ARRAY_H
 #define PYSTREAMS_OBSERVE_ARRAY_H
 
@@ -9,8 +9,8 @@
 
 enum { PS_ARRAY_LEAST = 64 };
 
-/* Have room for one more than `count` elements in the array, a variable that
- * is NULL at first; false if out of memory. */
+/* Make room for one more element in an array of `count` elements.  `array` is
+ * a variable, initially NULL.  Returns false if out of memory. */
 #define PS_ARRAY_GROW(array, count)                                    \
     ({                                                                 \
         void *grown_ = ps_array_grown(array, count, sizeof(*(array))); \

@@ -1,4 +1,5 @@
-/* A function for each member, and a table of them. */
+/* For each member, a function that forwards the call; and a table of these
+ * functions. */
 #include "forward.h"
 
 #define MEMBER(type, name, parameters, arguments)              \

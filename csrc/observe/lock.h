@@ -1,10 +1,11 @@
-/* A mutex that is held to the end of a block. */
+/* A mutex that is held until the end of a block. */
 #ifndef PYSTREAMS_OBSERVE_LOCK_H
 #define PYSTREAMS_OBSERVE_LOCK_H
 
 #include <pthread.h>
 
-/* Lock the mutex, and unlock it wherever the block ends. */
+/* Lock the mutex now, and unlock it when control leaves the enclosing
+ * block. */
 #define PS_HOLD(mutex)                                                 \
     pthread_mutex_t *held_ __attribute__((cleanup(ps_lock_release))) = \
         ps_lock_take(mutex)

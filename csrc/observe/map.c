@@ -1,4 +1,4 @@
-/* A value is in the first free slot at or after that of its hash. */
+/* A value is in the first free slot at or after the slot of its hash. */
 #include "map.h"
 
 #include <stdlib.h>
@@ -61,7 +61,7 @@ ps_map_set(struct ps_map *map, uint64_t first, uint64_t second, void *value)
     return true;
 }
 
-/* Remove it; later values of the same run move up. */
+/* Remove a value.  Later values of the same run of slots move up. */
 void *
 ps_map_take(struct ps_map *map, uint64_t first, uint64_t second)
 {

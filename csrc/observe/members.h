@@ -1,6 +1,6 @@
 /* The members of the contract: the type, the name, the parameters and the
- * arguments of each.  Define MEMBER before each include, which undefines
- * it. */
+ * arguments of each.  Define the macro MEMBER before each include of this
+ * file, which undefines it. */
 #define WITH(...) (const struct ps_backend *backend, __VA_ARGS__)
 #define TO(...)   (inner, __VA_ARGS__)
 #define LIST(...) __VA_ARGS__

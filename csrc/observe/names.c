@@ -1,4 +1,4 @@
-/* One mutex guards all; texts never move. */
+/* One mutex guards everything.  Texts never move. */
 #include "names.h"
 
 #include <pthread.h>
@@ -10,7 +10,8 @@
 #include "map.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* Numbers of names by their hashes; names by their numbers less one. */
+/* `numbers` maps the hashes of names to their numbers.  The name with the
+ * number n is names[n - 1]. */
 static struct ps_map numbers;
 static char **names;
 static uint32_t count;

@@ -1,8 +1,8 @@
-/* Ranges and marks of NVTX, which any library of the process may have.
+/* NVTX ranges and marks, which any library in the process may make.
  *
- * One rule: a caller may hold any lock, so a handler takes none but the
- * timeline's and that of names, and does no more than a test while nothing
- * records. */
+ * The rule: the caller may hold any lock.  So a handler takes only the locks
+ * of the timeline and of names.  While nothing records, it does no more than a
+ * test. */
 #include "nvtx.h"
 
 #include <pthread.h>
@@ -12,17 +12,17 @@
 #include "names.h"
 #include "timeline.h"
 
-/* The name that NVTX gives to the domain of NULL. */
+/* The name for the default domain, for which NVTX passes NULL. */
 static const char default_domain[] = "NVTX";
 
-/* The ranges that a thread has pushed, in the order of the calls, without
- * those from before the first recording.  Ranges of different domains need not
- * be nested. */
+/* The ranges that a thread has pushed and not popped, in the order of the
+ * calls.  Ranges from before the first recording are left out.  Ranges of
+ * different domains need not be nested. */
 struct stack {
     size_t count, room;
     struct pushed {
         const void *domain;
-        uint64_t source; /* 0: pushed while nothing recorded */
+        uint64_t source; /* 0: nothing recorded at the push */
     } items[];
 };
 
@@ -43,7 +43,7 @@ encode(uint32_t code, char *bytes)
     return more + 1;
 }
 
-/* 0 for NULL, or if out of memory. */
+/* Returns the number of the text; 0 if it is NULL or memory runs out. */
 static uint32_t
 number_of(const char *text)
 {
@@ -68,8 +68,9 @@ number_of_wide(const wchar_t *text)
     return number;
 }
 
-/* Handles of domains and registered strings are numbers of names, or handles
- * of another tool that the library used before. */
+/* Returns the number of a name from a handle.  Handles of domains and
+ * registered strings are numbers of names.  They may also come from another
+ * tool that the library used before. */
 static uint32_t
 number_of_handle(const void *handle)
 {
@@ -157,7 +158,8 @@ push(const void *domain, const struct nvtx_event *event)
         grown->items[grown->count++] = (struct pushed){domain, source};
     }
     else if (is_open) {
-        /* Otherwise the next pop would end the wrong range. */
+        /* The stack cannot be kept, so forget it: otherwise the next pop would
+         * end the wrong range. */
         stack->count = 0;
     }
     return NVTX_NO_PUSH_POP_TRACKING;

@@ -1,6 +1,6 @@
 /* The declarations of NVTX that a tool needs, so that no build requires NVTX's
- * headers: the interface of NVTX 2 and 3 between a library with ranges and the
- * library that NVTX_INJECTION64_PATH names. */
+ * headers.  They are the interface of NVTX 2 and 3 between a library that
+ * marks ranges and the library that NVTX_INJECTION64_PATH names. */
 #ifndef PYSTREAMS_OBSERVE_NVTX_H
 #define PYSTREAMS_OBSERVE_NVTX_H
 
@@ -45,7 +45,7 @@ enum {
 /* nvtxMessageType_t */
 enum { NVTX_TEXT = 1, NVTX_WIDE_TEXT = 2, NVTX_REGISTERED = 3 };
 
-/* The result of a tool that counts no levels. */
+/* The result of a push or pop for a tool that does not count levels. */
 enum { NVTX_NO_PUSH_POP_TRACKING = -2 };
 
 /* nvtxEventAttributes_t */
@@ -66,16 +66,18 @@ struct nvtx_event {
 
 typedef void (*nvtx_function)(void);
 
-/* NvtxExportTableCallbacks; a function returns 0 if it fails. */
+/* The same as NvtxExportTableCallbacks.  A function returns 0 if it fails. */
 struct nvtx_callbacks {
     size_t size;
-    /* The entries are the addresses of the functions that are called. */
+    /* The entries are the addresses of the variables that hold the
+     * functions. */
     int (*module)(int module, nvtx_function ***functions, unsigned *count);
 };
 
 typedef const void *(*nvtx_export_table)(uint32_t id);
 
-/* NVTX calls this once for each library that has ranges, at its first call. */
+/* NVTX calls this once for each library that marks ranges, at the library's
+ * first NVTX call. */
 __attribute__((visibility("default"))) int
 InitializeInjectionNvtx2(nvtx_export_table export_table);
 

@@ -1,5 +1,5 @@
-/* One mutex guards all of it.  Hooks are called without it: a description that
- * nothing refers to any more waits in a list until then. */
+/* One mutex guards everything.  Hooks are called without it.  So a description
+ * that is no longer referenced waits in a list until the mutex is unlocked. */
 #include "races.h"
 
 #include <pthread.h>
@@ -13,31 +13,32 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool on;
 static const struct ps_races_hooks *_Atomic hooks;
-static unsigned starts; /* and stops, so far */
+static unsigned starts; /* how often the detector was started or stopped */
 static struct ps_description *forgotten;
 
 /* ---- Clocks ---- */
 
-/* Entries by the actors' indices; constant once the clock is shared. */
+/* A vector clock: numbers by the actors' indices.  Constant once it is
+ * shared. */
 struct clock {
     atomic_uint refs;
     int count;
     uint64_t at[];
 };
 
-/* All that the clock covers, and the operations of the actor up to the
- * number. */
+/* A moment: everything that the clock covers, and the actor's operations up to
+ * the number. */
 struct ps_moment {
     atomic_uint refs;
-    unsigned start; /* for which its indices are valid */
+    unsigned start; /* the value of `starts` for which its indices are valid */
     int actor;
     uint64_t number;
     struct clock *clock;
-    unsigned capture; /* that it is of, or 0 */
-    bool unknown;     /* nothing covers it */
-    /* Whether it is the moment of a callable that has not ended.  Then it is
-     * in `pending`, with its turn, and with the host's clock at the time of
-     * queueing. */
+    unsigned capture; /* the capture that it belongs to, or 0 */
+    bool unknown;     /* no clock covers it */
+    /* Whether this is the moment of a callable that has not ended.  Then it is
+     * in the list `pending`.  `turn` is the callable's place in the order of
+     * queueing, and `known` is the host's clock at the time of queueing. */
     bool pending;
     uint64_t turn;
     struct clock *known;
@@ -67,7 +68,7 @@ clock_at(const struct clock *clock, int actor)
     return clock != NULL && actor < clock->count ? clock->at[actor] : 0;
 }
 
-/* Make the clock an unshared one with `count` entries; false if there is no
+/* Make the clock unshared, with `count` entries.  Returns false if there is no
  * memory. */
 static bool
 clock_own(struct clock **clock, int count)
@@ -141,8 +142,8 @@ ps_moment_unref(struct ps_moment *moment)
     }
 }
 
-/* Whether the owner of the clock knows the moment, and so the operations
- * before it; who is the owner's index, or HOST. */
+/* Whether the owner of the clock knows the moment, and so all operations
+ * before it.  `who` is the owner's index, or HOST. */
 static bool
 clock_covers(const struct clock *clock, int who,
              const struct ps_moment *moment)
@@ -174,35 +175,38 @@ enum { HOST, FIRST_STREAM };
 struct actor {
     struct ps_actor_name name;
     bool alive;
-    /* The number of its latest operation.  Another stream that takes this
-     * place continues the numbers, so that no clock covers its operations by
-     * accident. */
+    /* The number of its latest operation.  If another stream later takes this
+     * place in the array, it continues the numbers.  So no clock covers the
+     * new stream's operations by accident. */
     uint64_t number;
-    struct clock *clock; /* that its next operation comes after */
-    uint64_t learned;    /* the state of the host's clock that is in it */
-    unsigned capture;    /* that it is part of, or 0 */
-    /* Whether all of it was known when its moment was last asked for. */
+    struct clock *clock; /* its next operation comes after this */
+    uint64_t learned;    /* the value of host_learned when it joined the host's
+                            clock */
+    unsigned capture;    /* the capture that it belongs to, or 0 */
+    /* Whether the host knew all of its work when its moment was last asked
+     * for. */
     bool was_known;
-    size_t entries; /* that are kept of its accesses */
+    size_t entries; /* entries that are kept of its accesses */
 };
 
 static struct actor *actors;
 static int actor_count;
 static bool any_blocking;
 
-/* Indices of actors, plus one, by their names; the moments of events; the
- * moments of the latest launches of executables; interprocess events. */
+/* streams: 1 + the index of a stream's actor.  events: the moment of an
+ * event's latest record.  launches: the moment of an executable's latest
+ * launch.  shared: interprocess events. */
 static struct ps_map streams, events, launches, shared;
 
-/* What the host knows, and how often that grew. */
+/* What the host knows, and how often that has grown. */
 static struct clock *host;
 static uint64_t host_learned;
 
-/* Operations and callables are numbered as they are queued, too. */
+/* Numbers operations and callables in the order in which they are queued. */
 static uint64_t latest_turn;
 
 /* The moments of callables that were queued and have not ended, in the order
- * in which they were queued. */
+ * of queueing. */
 static TAILQ_HEAD(, ps_moment) pending = TAILQ_HEAD_INITIALIZER(pending);
 
 static bool
@@ -211,9 +215,10 @@ any_pending(void)
     return !TAILQ_EMPTY(&pending);
 }
 
-/* The clock that every later operation covers: those of later host calls, and
- * those of pending callables, which know at least the host's clock when the
- * first of them was queued. */
+/* The clock that all later operations cover.  That is the host's clock, unless
+ * callables are pending.  A pending callable knows at least the host's clock
+ * at the time when it was queued, so the clock of the first of them is known
+ * to all. */
 static const struct clock *
 known_to_all(void)
 {
@@ -221,8 +226,9 @@ known_to_all(void)
     return first != NULL ? first->known : host;
 }
 
-/* A free place: no access refers to it.  Clocks need no change, because its
- * numbers continue. */
+/* Returns the index of a free place for an actor; -1 if there is no memory.
+ * No entry refers to a free place.  Clocks need no change, because its numbers
+ * continue. */
 static int
 free_place(void)
 {
@@ -241,7 +247,7 @@ free_place(void)
     return actor_count++;
 }
 
-/* The stream's actor, by its index; -1 if there is no memory. */
+/* Returns the index of the stream's actor; -1 if there is no memory. */
 static int
 actor_of(const struct ps_actor_name *name)
 {
@@ -266,9 +272,10 @@ actor_of(const struct ps_actor_name *name)
     return index;
 }
 
-/* Join the clocks that the stream serializes with: for a default stream, those
- * of the blocking streams of its device; for a blocking stream, that of its
- * default stream.  False if there is no memory. */
+/* Join the clocks of the streams with which the stream serializes into *clock.
+ * For a default stream, these are the blocking streams of its device; for a
+ * blocking stream, the default stream.  Returns false if there is no
+ * memory. */
 static bool
 join_serialized(int index, struct clock **clock)
 {
@@ -291,8 +298,8 @@ join_serialized(int index, struct clock **clock)
     return done;
 }
 
-/* The index of the stream's actor, after a wait for the streams that it
- * serializes with; -1 if there is no memory. */
+/* Make the stream wait for the streams with which it serializes.  Returns the
+ * index of its actor; -1 if there is no memory. */
 static int
 serialized(const struct ps_actor_name *name)
 {
@@ -304,14 +311,15 @@ serialized(const struct ps_actor_name *name)
                                                                       : -1;
 }
 
-/* A Future may hold a moment for longer than the detector is on. */
+/* Whether the moment belongs to the present run of the detector.  A Future may
+ * hold an older one. */
 static bool
 is_current(const struct ps_moment *moment)
 {
     return moment != NULL && moment->start == starts;
 }
 
-/* The moment that the actor has reached, which borrows the actor's clock. */
+/* The moment that the actor has reached.  It borrows the actor's clock. */
 static struct ps_moment
 moment_now(int index)
 {
@@ -325,7 +333,7 @@ moment_now(int index)
     };
 }
 
-/* A copy of the moment; NULL if there is no memory. */
+/* Returns a copy of the moment on the heap; NULL if there is no memory. */
 static struct ps_moment *
 moment_create(struct ps_moment like)
 {
@@ -344,7 +352,8 @@ moment_of(int index)
     return moment_create(moment_now(index));
 }
 
-/* The moment that the stream has reached; NULL if there is no memory. */
+/* Returns the moment that the stream has reached; NULL if there is no
+ * memory. */
 static struct ps_moment *
 moment_of_stream(const struct ps_actor_name *stream)
 {
@@ -359,22 +368,22 @@ struct entry {
     int actor;
     bool writes;
     bool declared;
-    bool freed; /* the memory's life ended before it was over */
+    bool freed; /* the memory was freed before the access was done */
     uint64_t number;
     uint64_t turn;
-    /* The clock that it comes after, if callables were pending: these may run
-     * after operations that are queued later. */
+    /* The clock of the access, if callables were pending at the time.  A
+     * pending callable may run after operations that are queued later. */
     struct clock *clock;
     struct ps_description *description;
 };
 
-/* A range of bytes with the same entries. */
+/* A range of bytes, all of which have the same entries. */
 struct segment {
     uintptr_t begin, end;
     struct entry *entries;
 };
 
-/* In the order of their addresses, without overlap. */
+/* Segments in the order of their addresses, without overlap. */
 struct accesses {
     struct segment *segments;
     size_t count;
@@ -402,7 +411,7 @@ entry_free(struct entry *entry)
     free(entry);
 }
 
-/* Free the entries that are chosen, and return the others. */
+/* Free the entries for which chosen() is true, and return the others. */
 static struct entry *
 entries_without(struct entry *entries, bool (*chosen)(const struct entry *))
 {
@@ -432,8 +441,8 @@ is_any(const struct entry *entry)
     return true;
 }
 
-/* Whether every later operation knows that it is over.  Pending callables do
- * not know the host's accesses. */
+/* Whether every later operation knows that this access is done.  Pending
+ * callables do not know the host's accesses. */
 static bool
 is_known_to_all(const struct entry *entry)
 {
@@ -442,7 +451,7 @@ is_known_to_all(const struct entry *entry)
                : clock_at(known_to_all(), entry->actor) >= entry->number;
 }
 
-/* The first segment that ends behind the address. */
+/* Returns the index of the first segment that ends after the address. */
 static size_t
 segment_at(const struct accesses *in, uintptr_t address)
 {
@@ -492,7 +501,7 @@ entries_copy(const struct entry *entries, struct entry **copy)
     return true;
 }
 
-/* Split the segment that contains the address, so that one begins there. */
+/* If a segment contains the address, split it there. */
 static bool
 split(struct accesses *in, uintptr_t address)
 {
@@ -513,8 +522,8 @@ split(struct accesses *in, uintptr_t address)
     return true;
 }
 
-/* Remove the chosen entries of the bytes from begin to end, and the segments
- * that become empty. */
+/* In the range from begin to end, remove the entries for which chosen() is
+ * true, and the segments that become empty. */
 static void
 sweep(struct accesses *in, uintptr_t begin, uintptr_t end,
       bool (*chosen)(const struct entry *))
@@ -536,16 +545,16 @@ sweep(struct accesses *in, uintptr_t begin, uintptr_t end,
 
 struct graph;
 
-/* An access, and its operation. */
+/* A new access, and the operation that makes it. */
 struct actual {
     const struct ps_access *access;
     struct accesses *among;
-    struct graph *graph; /* whose accesses they are, or NULL */
+    struct graph *graph; /* the graph that has the accesses, or NULL */
     int actor;
     uint64_t number;
     uint64_t turn;
     struct clock *clock;
-    bool late; /* within a callable: later operations may be queued already */
+    bool late; /* within a callable: later work may be queued already */
     struct ps_description *description;
 };
 
@@ -562,7 +571,8 @@ races(const struct entry *entry, const struct actual *actual)
                : entry->actor != HOST;
 }
 
-/* The bytes and the entry of the first race; NULL if there is none. */
+/* Find a race of the access with an entry.  Returns the entry and the range of
+ * bytes; NULL if there is none. */
 static const struct entry *
 find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
 {
@@ -590,9 +600,9 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
     return found;
 }
 
-/* Whether there is a pending callable that may race with an access, given by
- * its actor, number and clock, but comes before a later access, of the actor
- * `who` with the clock `later`. */
+/* Whether there is a pending callable that may race with an access, but comes
+ * before a later access.  The access is given by its actor, number and clock;
+ * the later one by its actor `who` and its clock `later`. */
 static bool
 outlives(int actor, uint64_t number, const struct clock *clock, int who,
          const struct clock *later)
@@ -610,9 +620,9 @@ outlives(int actor, uint64_t number, const struct clock *clock, int who,
     return false;
 }
 
-/* Whether the access makes the entry needless: what races with the entry then
- * races with the access, which comes after it.  Of an actor itself the latest
- * read and the latest write are kept. */
+/* Whether the access makes the entry redundant.  It does if it comes after the
+ * entry, because then whatever races with the entry also races with the
+ * access.  Of one actor, the latest read and the latest write are kept. */
 static bool
 replaces(const struct actual *actual, const struct entry *entry)
 {
@@ -627,7 +637,7 @@ replaces(const struct actual *actual, const struct entry *entry)
                               actual->actor, actual->clock);
 }
 
-/* Whether an entry of the same actor makes the access needless. */
+/* Whether an entry of the same actor makes the access redundant. */
 static bool
 is_replaced(const struct actual *actual, const struct entry *entry)
 {
@@ -638,7 +648,8 @@ is_replaced(const struct actual *actual, const struct entry *entry)
                      entry->actor, entry->clock);
 }
 
-/* Note the access in place of the entries that it makes redundant. */
+/* Add an entry for the access, and remove the entries that it makes redundant.
+ * Returns false if there is no memory. */
 static bool
 entry_note(struct segment *segment, const struct actual *actual)
 {
@@ -712,14 +723,14 @@ accesses_clear(struct accesses *in)
 
 /* ---- Captures and graphs ---- */
 
-/* The accesses of captured work, which race among each other only; each launch
- * makes them all. */
+/* The accesses of captured work.  During the capture they can race only with
+ * each other.  Each launch makes all of them. */
 struct graph {
     unsigned refs;
     struct accesses among;
-    struct ps_access *list; /* once the capture has ended */
+    struct ps_access *list; /* set when the capture has ended */
     int count;
-    /* The events that each launch records and waits for. */
+    /* The external events that each launch records or waits for. */
     struct external {
         ps_handle event;
         bool records;
@@ -727,11 +738,11 @@ struct graph {
     int external_count;
 };
 
-/* By the numbers of captures, and by handles. */
+/* captures: by the captures' numbers.  graphs and executables: by handles. */
 static struct ps_map captures, graphs, executables;
 static unsigned latest_capture;
 
-/* The graph of a handle that is not known. */
+/* Stands for a graph whose handle is not known. */
 static struct graph nothing;
 
 static void
@@ -745,7 +756,8 @@ graph_unref(struct graph *graph)
     }
 }
 
-/* List the accesses of the graph; if out of memory, it makes none. */
+/* List the graph's accesses for launches.  If out of memory, launches make
+ * none. */
 static void
 graph_finish(struct graph *graph)
 {
@@ -778,7 +790,7 @@ lock(void)
     pthread_mutex_lock(&mutex);
 }
 
-/* Unlock, and forget the descriptions in the list. */
+/* Unlock, and forget the descriptions that waited for that. */
 static void
 unlock(void)
 {
@@ -805,8 +817,8 @@ ps_races_are_on(void)
     return atomic_load_explicit(&on, memory_order_acquire);
 }
 
-/* Locked over a fork, so that the child sees no partial change of another
- * thread. */
+/* The mutex is held during a fork, so that the child does not see a partial
+ * change of another thread. */
 static void
 fork_parent(void)
 {
@@ -882,7 +894,8 @@ ps_races_stop(void)
     unlock();
 }
 
-/* Lock if the detector is on and the call counts; false otherwise. */
+/* Lock, if the detector is on and the call is the program's own.  Returns
+ * false otherwise. */
 static bool
 enter(void)
 {
@@ -897,7 +910,8 @@ enter(void)
     return true;
 }
 
-/* Likewise, with the moment of the callable that the thread runs, or NULL. */
+/* As enter, and get the moment of the callable that the thread runs, or
+ * NULL. */
 static bool
 enter_in(struct ps_moment **callable)
 {
@@ -908,7 +922,8 @@ enter_in(struct ps_moment **callable)
     return enter();
 }
 
-/* Join the host's clock into the stream's; false if there is no memory. */
+/* Join the host's clock into the stream's clock.  Returns false if there is no
+ * memory. */
 static bool
 refresh(struct actor *actor)
 {
@@ -919,7 +934,8 @@ refresh(struct actor *actor)
     return true;
 }
 
-/* Number the stream's operation; -1 if there is no memory. */
+/* Give the stream's next operation a number.  Returns the index of the
+ * stream's actor; -1 if there is no memory. */
 static int
 begin_operation(const struct ps_actor_name *stream,
                 const struct ps_moment *callable)
@@ -937,8 +953,9 @@ begin_operation(const struct ps_actor_name *stream,
     return index;
 }
 
-/* Look for races of the access: a race, its operations in the order in which
- * they were queued, and the description that the caller releases. */
+/* Look for a race of the access.  Returns true if there is one, with its two
+ * operations in the order of queueing.  The caller releases the description
+ * *found. */
 static bool
 look(const struct actual *actual, struct ps_race *race,
      struct ps_actor_name names[2], struct ps_description **found)
@@ -970,8 +987,8 @@ look(const struct actual *actual, struct ps_race *race,
     return true;
 }
 
-/* The accesses are the callable's own: later work on its stream is ordered
- * after them. */
+/* Make the accesses those of the callable itself: later work on its stream is
+ * ordered after them. */
 static void
 attribute(const struct ps_moment *callable, struct actual *actual)
 {
@@ -981,9 +998,9 @@ attribute(const struct ps_moment *callable, struct actual *actual)
     actual->late = true;
 }
 
-/* Set the actor of the accesses, and its clock; false if there is no memory.
- * awaited: a callable waits for the stream's operation.  The caller releases
- * the clock and the graph. */
+/* Fill in the actor of the accesses and its clock.  Returns false if there is
+ * no memory.  awaited: whether a callable waits for the stream's operation.
+ * The caller releases the clock and the graph. */
 static bool
 identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
          bool awaited, struct actual *actual)
@@ -1021,7 +1038,7 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
     return true;
 }
 
-/* Report the races of an access; the mutex is released meanwhile. */
+/* Report the races of an access.  Unlocks the mutex meanwhile. */
 static ps_status
 check(const struct actual *actual)
 {
@@ -1061,7 +1078,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
         if (!is_current(callable)) {
             callable = NULL;
         }
-        /* A callable that was queued before this start takes no part. */
+        /* The callable was queued before the detector was started, so its
+         * accesses do not count. */
         if (stream == NULL && in_callable && callable == NULL) {
             count = 0;
         }
@@ -1075,7 +1093,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
                 status = check(&actual);
             }
         }
-        /* An access of the host is over when the next operation is queued. */
+        /* An access of the host is done before the next operation is queued,
+         * so it needs an entry only for pending callables. */
         bool noted = actual.actor != HOST || any_pending();
         for (int i = 0; i < count && noted; i++) {
             actual.access = &accesses[i];
@@ -1095,8 +1114,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
 
 /* ---- Order ---- */
 
-/* Returns whether the stream did not know the moment; the order of a capture
- * is always new. */
+/* Make the stream wait for the moment.  Returns whether the stream did not
+ * know the moment already; within a capture, always true. */
 static bool
 join(const struct ps_actor_name *stream, const struct ps_moment *moment)
 {
@@ -1147,7 +1166,8 @@ ps_races_waited(const struct ps_moment *moment)
     }
 }
 
-/* Whether the host knows the moment, and the callable that runs. */
+/* Whether the host knows the moment, and so does the callable that runs on
+ * this thread, if any. */
 static bool
 is_known(const struct ps_moment *moment, const struct ps_moment *callable)
 {
@@ -1206,7 +1226,9 @@ ps_races_moment(const struct ps_actor_name *stream)
             struct actor *actor = &actors[index];
             struct ps_moment now = moment_now(index);
             clock_ref(now.clock);
-            /* A query of a default stream orders nothing by itself. */
+            /* The moment of a default stream includes the blocking streams.
+             * Join their clocks into a copy of its clock, not into its own: a
+             * query of a default stream orders nothing by itself. */
             bool whole =
                 stream->stream != 0 || join_serialized(index, &now.clock);
             actor->was_known = whole && is_known(&now, callable);
@@ -1251,8 +1273,8 @@ ps_races_callable_ended(struct ps_moment *moment)
     }
 }
 
-/* The moment after the present work of each stream of the device, or of every
- * device if name is NULL. */
+/* Returns the moment after the present work of all streams of the device or,
+ * if name is NULL, of all devices. */
 static struct ps_moment *
 moment_of_all(const struct ps_actor_name *name)
 {
@@ -1296,7 +1318,7 @@ ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number)
     return result;
 }
 
-/* Set the handle's moment to the one that the stream has reached. */
+/* Set the moment of a handle to the moment that the stream has reached. */
 static void
 moment_set(struct ps_map *map, ps_handle handle,
            const struct ps_actor_name *stream)
@@ -1330,7 +1352,8 @@ void
 ps_races_record(ps_handle event, const struct ps_actor_name *stream)
 {
     if (ps_races_are_on() && hooks->is_internal()) {
-        /* The native event may have been a program's before. */
+        /* Core uses the native event now; it may have been an event of the
+         * program before. */
         moment_forget(&events, stream->runtime, event);
     }
     else {
@@ -1338,7 +1361,8 @@ ps_races_record(ps_handle event, const struct ps_actor_name *stream)
     }
 }
 
-/* The event's moment; one that is unknown if nothing else is known. */
+/* Returns the moment of the event's latest record.  If it is not known,
+ * returns an unknown moment. */
 static struct ps_moment *
 moment_of_event(int runtime, ps_handle event)
 {
@@ -1441,7 +1465,7 @@ ps_races_capture_event(const struct ps_actor_name *stream, ps_handle event,
     unlock();
 }
 
-/* Set the graph of the handle. */
+/* Set the graph of a handle. */
 static void
 graph_name(struct ps_map *map, int runtime, ps_handle handle,
            struct graph *graph)
@@ -1506,7 +1530,7 @@ ps_races_forget_executable(int runtime, ps_handle executable)
     moment_forget(&launches, runtime, executable);
 }
 
-/* A reference to the graph of a handle on the stream's runtime. */
+/* Returns a reference to the graph of a handle of the stream's runtime. */
 static struct graph *
 graph_of_locked(const struct ps_map *map, const struct ps_actor_name *stream,
                 ps_handle handle)
@@ -1529,8 +1553,8 @@ graph_drop(struct graph *graph)
     }
 }
 
-/* Let the stream wait for the events and the launch that a launch waits
- * for. */
+/* Make the stream wait for everything that a launch waits for: the
+ * executable's earlier launch, and external events. */
 static void
 join_launch(const struct ps_actor_name *stream, const struct graph *graph,
             ps_handle executable)
@@ -1596,7 +1620,7 @@ ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle handle)
     return status;
 }
 
-/* Whether the stream's work so far comes after the access. */
+/* Whether the stream's next work comes after the access. */
 static bool
 comes_after(const struct ps_actor_name *stream, const struct entry *entry)
 {

@@ -1,14 +1,16 @@
-/* The race detector: what happened before what, and the accesses to memory
- * that nothing orders.
+/* The race detector: it tracks which operation happened before which, and
+ * finds accesses to memory that nothing orders.
  *
- * Streams are actors whose operations are numbered; so is the host, as calls
- * of the library count as ordered in the order in which they are made.  A
- * clock has, for each actor, the number up to which all of its operations have
- * happened before a point.  An operation's clock covers the host's clock at
- * the time of queueing, and the moments that its stream waited for.  For each
- * range of bytes, the latest read and the latest write of each actor are kept:
- * an access races with one of those if the two conflict and its clock does not
- * cover it. */
+ * Each stream is an actor, and its operations are numbered.  The host is an
+ * actor, too: calls of the library count as ordered in the order in which they
+ * are made, on all threads.  A clock is a vector clock.  For each actor it has
+ * a number, and all of the actor's operations up to that number have happened
+ * before some point.  An operation's clock covers the host's clock at the time
+ * of queueing, and all moments for which its stream waited.
+ *
+ * For each range of bytes, the latest read and the latest write of each actor
+ * are kept.  A new access races with a kept one if the two conflict and the
+ * new access's clock does not cover the kept one. */
 #ifndef PYSTREAMS_OBSERVE_RACES_H
 #define PYSTREAMS_OBSERVE_RACES_H
 
@@ -19,151 +21,168 @@
 
 #include "forward.h"
 
-/* The text of an operation in a report: made by the describe hook, which puts
- * this at its beginning. */
+/* The description of an operation, for a report.  The describe hook allocates
+ * a larger struct that begins with this one. */
 struct ps_description {
     atomic_uint refs;
-    struct ps_description *next; /* of those to be forgotten */
+    struct ps_description *next; /* the next one to be forgotten */
 };
 
-/* A point of a stream's work, with all that happened before it. */
+/* A point in a stream's work, together with everything that happened before
+ * it. */
 struct ps_moment;
 
 struct ps_access {
     uintptr_t begin;
     size_t nbytes;
     bool writes;
-    /* Declared work: the owner of the memory does not know of it. */
+    /* The program declared the access with races.declare().  The owner of the
+     * memory does not know of it. */
     bool declared;
 };
 
 struct ps_operation {
     struct ps_description *description;
-    const struct ps_actor_name *stream; /* NULL: the host's */
+    const struct ps_actor_name *stream; /* NULL: an access of the host */
     bool writes;
 };
 
-/* The two operations, in the order of queueing; the first is a stream's. */
+/* Two operations that race, in the order of queueing.  The first is a
+ * stream's. */
 struct ps_race {
     struct ps_operation first, second;
-    uintptr_t begin; /* of the bytes that both access */
+    uintptr_t begin; /* the range that both operations access */
     size_t nbytes;
-    bool freed; /* the memory, before the first was over */
-    /* The first, for ps_moment_is_after; a number of 0 if the second was
-     * queued already, and so events may have been recorded since. */
+    bool freed; /* the memory was freed before the first was done */
+    /* The first operation, for ps_moment_is_after.  `number` is 0 if the
+     * second operation was queued already when the race was found, because
+     * events may have been recorded since. */
     int actor;
     uint64_t number;
 };
 
-/* Called with no lock of the detector's held. */
+/* Functions that the detector calls, with none of its locks held. */
 struct ps_races_hooks {
-    /* A description of the caller's operation, with one reference; NULL if
-     * there is no memory.  inside: a callable that the thread runs makes the
-     * access itself, in its stream's order. */
+    /* Returns a description of the caller's operation, with one reference;
+     * NULL if there is no memory.  inside: whether a callable makes the access
+     * itself, on this thread and in its stream's order. */
     struct ps_description *(*describe)(const char *operation, bool inside);
     void (*forget)(struct ps_description *description);
-    /* Other than PS_SUCCESS: the second operation is not to be queued. */
+    /* Called for a race.  If the result is not PS_SUCCESS, the second
+     * operation is not queued. */
     ps_status (*found)(const struct ps_race *race);
-    /* Whether the current call is one that the library makes internally: it
-     * creates no order that a program may rely on. */
+    /* Returns whether the current call is one of the library's own calls.  A
+     * program may not rely on the order that such a call creates. */
     bool (*is_internal)(void);
-    /* Whether the calling thread runs a callable, and the moment of it: NULL
-     * if the detector was off when it was queued. */
+    /* Returns whether the calling thread runs a callable.  *moment becomes the
+     * callable's moment; NULL if the detector was off when it was queued. */
     bool (*callable)(struct ps_moment **moment);
-    /* Whether the current call waits for the operation that it queues.  Within
-     * a callable, the operation then is the callable's own access. */
+    /* Returns whether the current call also waits for the operation that it
+     * queues.  Within a callable, such an operation counts as an access of the
+     * callable itself. */
     bool (*is_awaited)(void);
-    /* A launch is about to be queued on the stream, on this thread. */
+    /* Called on the thread that is about to queue a launch of a graph on the
+     * stream. */
     void (*launching)(const struct ps_actor_name *stream);
-    /* A call of the program waits; useful: whether that orders anything
-     * new. */
+    /* Called when a call of the program waits.  useful: whether the wait
+     * orders anything that was not ordered before. */
     void (*waited)(const char *operation, bool useful);
 };
 
-/* Start with empty clocks; the hooks live as long as the process.
- * ps_races_stop ends the search and frees the memory. */
+/* ps_races_start starts the detector with empty clocks.  The hooks must stay
+ * valid until the process ends.  ps_races_stop stops it and frees its
+ * memory. */
 void ps_races_start(const struct ps_races_hooks *hooks);
 void ps_races_stop(void);
 bool ps_races_are_on(void);
 
-/* The functions below report to the detector; each comment describes the event
- * that its function reports. */
+/* The functions below report events to the detector.  Each comment describes
+ * the event, or what the function returns. */
 
-/* An operation of a stream is to be queued, or the host accesses memory if
- * stream is NULL.  Statuses: that of found; PS_ERROR_OUT_OF_MEMORY. */
+/* An operation is about to be queued on the stream or, if stream is NULL, the
+ * host is about to access memory.  Returns the status of the hook `found`, or
+ * PS_ERROR_OUT_OF_MEMORY. */
 ps_status
 ps_races_operation(const struct ps_actor_name *stream, const char *operation,
                    const struct ps_access *accesses, int count);
 
-/* The stream waits for the moment, if that is not NULL. */
+/* The stream was made to wait for the moment, if that is not NULL. */
 void ps_races_wait(const struct ps_actor_name *stream,
                    const struct ps_moment *moment);
 
-/* A stream was made to wait for the moment.  If core knows that the moment has
- * been reached, it calls no backend; the host knows then, too, and only this
- * call counts the wait. */
+/* A stream was made to wait for the moment.  Core makes this call even if it
+ * knows that the moment has been reached.  Then it calls no backend, so this
+ * is the only report of the wait; and the host knows the moment, too. */
 void ps_races_waited(const struct ps_moment *moment);
 
-/* The host is to synchronize with the moment, or with the stream, which may
- * have been queried for that. */
+/* The host is about to wait for the moment, or for the stream.  Core may only
+ * query the stream. */
 void ps_races_synchronize(const struct ps_moment *moment);
 void ps_races_synchronize_stream(const struct ps_actor_name *stream);
 
 /* The host knows that the moment has been reached. */
 void ps_races_reached(const struct ps_moment *moment);
 
-/* The moment after the present work of the stream, or of each stream of the
- * device; NULL if the host already knows it, or if out of memory. */
+/* Return the moment after the present work of the stream, or of all streams of
+ * the device.  NULL if the host knows that moment already, or if out of
+ * memory. */
 struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
 void ps_moment_unref(struct ps_moment *moment);
 
-/* Whether the moment, which may be NULL, is known to come after the actor's
- * operation with the number. */
+/* Returns whether the moment, which may be NULL, is known to come after the
+ * actor's operation with this number. */
 bool
 ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number);
 
-/* Call before a callable is queued on the stream: the moment at which it will
- * run.  Call the second when it has ended, or was not queued after all. */
+/* Call ps_races_callable before a callable is queued on the stream.  It
+ * returns the moment at which the callable will run.  Call
+ * ps_races_callable_ended when it has ended, or if it was not queued after
+ * all. */
 struct ps_moment *ps_races_callable(const struct ps_actor_name *stream);
 void ps_races_callable_ended(struct ps_moment *moment);
 
-/* The event was recorded on the stream; the moment of its latest record.  That
- * of an event which other processes may record, or which was not recorded
- * here, is unknown: it comes after all that was queued so far. */
+/* ps_races_record: the event was recorded on the stream.  ps_races_recorded
+ * returns the moment of its latest record.  That moment is unknown for an
+ * event that other processes may record, or that was recorded before the
+ * detector started: then it comes after everything that was queued so far. */
 void ps_races_record(ps_handle event, const struct ps_actor_name *stream);
 struct ps_moment *ps_races_recorded(int runtime, ps_handle event);
 void ps_races_share_event(int runtime, ps_handle event);
 void ps_races_forget_event(int runtime, ps_handle event);
 
-/* A stream begins or ends: its handle may have belonged to another stream. */
+/* A stream was created or destroyed, so an earlier stream with this handle is
+ * gone. */
 void ps_races_forget_stream(const struct ps_actor_name *stream);
 
-/* Between these calls, the work of the stream and of the streams that join the
- * capture is captured into the graph, 0 if the capture failed.  Each launch of
- * an executable of the graph makes its accesses, after the executable's
- * earlier launches. */
+/* Between these two calls, the work of the stream, and of streams that join
+ * the capture, is captured into the graph.  `graph` is 0 if the capture
+ * failed.  Each launch of an executable of the graph makes the captured
+ * accesses.  They come after those of the executable's earlier launches. */
 void ps_races_capture_begin(const struct ps_actor_name *stream);
 void ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph);
-/* Each launch as a whole records the event, or waits for it. */
+/* An external event's record or wait was captured.  Each launch as a whole
+ * records the event, or waits for it. */
 void ps_races_capture_event(const struct ps_actor_name *stream,
                             ps_handle event, bool records);
-/* The graph's work is captured on the stream, with its accesses, records and
+/* The graph's work was captured on the stream, with its accesses, records and
  * waits. */
 ps_status
 ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle graph);
-/* The executable was made from the graph, or updated to its work. */
+/* ps_races_instantiate: the executable was made from the graph, or updated to
+ * do its work. */
 void ps_races_instantiate(int runtime, ps_handle graph, ps_handle executable);
 void ps_races_forget_graph(int runtime, ps_handle graph);
 void ps_races_forget_executable(int runtime, ps_handle executable);
 ps_status
 ps_races_launch(const struct ps_actor_name *stream, ps_handle executable);
 
-/* The memory's life ends, after the present work of these streams. */
+/* The memory's life ends when the present work of these streams is done. */
 void ps_races_free(const struct ps_actor_name *streams, size_t count,
                    uintptr_t begin, size_t nbytes);
 
-/* The memory begins a new life, ordered after the end of its last one. */
+/* The memory begins a new life, which is ordered after the end of its previous
+ * one. */
 void ps_races_forget_memory(uintptr_t begin, size_t nbytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* One mutex guards all.  Backends call the functions for activities with locks
- * of a driver held, so no backend is called with it. */
+/* One mutex guards everything.  Backends call call() and done() with locks of
+ * a driver held, so no backend is called with the mutex held. */
 #include "reports.h"
 
 #include <pthread.h>
@@ -13,20 +13,21 @@
 enum { GENERATION = 1 << 15 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* Constant once set: backends are never freed. */
+/* Constant once set, since backends are never freed. */
 static const struct ps_backend *_Atomic backends[PS_MOST_RUNTIMES];
 static atomic_bool on[PS_MOST_RUNTIMES];
 static uint64_t (*_Atomic source_of_call)(void);
-/* By runtime and number, for the latest calls and for older ones: twice the
- * source, plus one if the call has been reported. */
+/* Calls by runtime and number: the latest ones, and older ones.  A value is
+ * twice the source, plus 1 if the call has been reported. */
 static struct ps_map calls, older;
-static uint64_t made; /* calls, ever */
+static uint64_t made; /* the number of calls so far */
 static struct ps_reports reports;
 
 /* ---- Functions that backends call ---- */
 
-/* Begin a generation.  A call may have several reports, but none long after
- * the one before. */
+/* Make the latest calls the older ones, and forget older calls that have been
+ * reported.  A call may have several reports, but they come soon after each
+ * other. */
 static void
 forget_reported_locked(void)
 {
@@ -42,7 +43,8 @@ forget_reported_locked(void)
     ps_map_clear(&former);
 }
 
-/* The source of a call that is reported, 0 if it is not known. */
+/* Returns the source of the call that a report names, and marks the call as
+ * reported.  0 if the call is not known. */
 static uint64_t
 report_call_locked(uint64_t runtime, uint64_t number)
 {
@@ -75,7 +77,8 @@ done(void *argument, const struct ps_activity *activity)
 {
     int runtime = (int)(uintptr_t)argument;
     PS_HOLD(&mutex);
-    /* A call may have several: a launch of a graph, a copy in parts. */
+    /* A call may have several activities: a launch of a graph, or a copy in
+     * several parts. */
     uint64_t source = report_call_locked((uint64_t)runtime, activity->call);
     if (source != 0 && PS_ARRAY_GROW(reports.items, reports.count)) {
         struct ps_report *report = &reports.items[reports.count++];

@@ -1,5 +1,5 @@
 /* One mutex guards the devices and their lists.  Backends are called without
- * it: a driver's call may wait while a stream is full, and the stream may
+ * it.  A driver's call may wait while a stream is full, and that stream may
  * depend on a callable that uses a timeline, too. */
 #include "stamps.h"
 
@@ -13,11 +13,11 @@
 #include "lock.h"
 
 enum {
-    TRIES = 5,             /* to measure a base */
-    PATIENCE_NS = 2000000, /* with one try */
-    LASTS_NS = 1000000000, /* a base */
-    LOOK = 4,         /* pending stamps that are checked when one is added */
-    PATIENCE_MS = 20, /* how long to wait for other threads that check */
+    TRIES = 5,             /* attempts to measure a base */
+    PATIENCE_NS = 2000000, /* the longest attempt */
+    LASTS_NS = 1000000000, /* the life of a base */
+    LOOK = 4,              /* pending stamps to check when one is added */
+    PATIENCE_MS = 20,      /* how long to wait for other collectors */
 };
 
 struct base {
@@ -39,8 +39,8 @@ TAILQ_HEAD(stamps_list, ps_stamps);
 struct device {
     const struct ps_backend *_Atomic backend;
     int runtime, index;
-    bool measuring;        /* a thread makes a new base */
-    atomic_int collectors; /* threads that hold pending stamps */
+    bool measuring;        /* a thread is making a new base */
+    atomic_int collectors; /* threads that are checking stamps */
     struct base *base;
     struct stamps_list pending; /* in the order of queueing */
     ps_handle *idle;
@@ -81,8 +81,8 @@ ps_stamps_are_possible(const struct ps_backend *backend)
     return backend->event_elapsed != NULL;
 }
 
-/* Set the calling thread's capture mode, relaxed for calls that must disturb
- * no capture; returns the one before. */
+/* Set the calling thread's capture mode, and return the previous one.  With
+ * PS_CAPTURE_RELAXED, its calls disturb no capture. */
 static enum ps_capture_mode
 relax(const struct ps_backend *backend, enum ps_capture_mode mode)
 {
@@ -94,7 +94,8 @@ relax(const struct ps_backend *backend, enum ps_capture_mode mode)
 
 /* ---- Events ---- */
 
-/* Take a timed event; 0 if none can be made. */
+/* Take a timed event from the idle ones, or create one.  Returns 0 if that
+ * fails. */
 static ps_handle
 take_event(struct device *device)
 {
@@ -151,7 +152,7 @@ base_unref(struct device *device, struct base *base)
     }
 }
 
-/* Set the device's base, or none; takes the reference. */
+/* Set the device's base; NULL for none.  Takes over the reference. */
 static void
 set_base(struct device *device, struct base *base)
 {
@@ -162,8 +163,8 @@ set_base(struct device *device, struct base *base)
     base_unref(device, former);
 }
 
-/* Record the event on an idle stream, and measure the time of the record and
- * its error; false if it took too long. */
+/* Record the event on an idle stream, and measure when that happened, and with
+ * which error.  Returns false if it took too long. */
 static bool
 measure(struct device *device, ps_handle stream, ps_handle event,
         int64_t *time, int64_t *error)
@@ -183,7 +184,8 @@ measure(struct device *device, ps_handle stream, ps_handle event,
     return status == PS_SUCCESS;
 }
 
-/* The best of a few tries on the stream; NULL if none succeeded. */
+/* Make a base by a few attempts on the stream, and return the best one.  NULL
+ * if none succeeded. */
 static struct base *
 measure_base(struct device *device, ps_handle stream)
 {
@@ -250,8 +252,8 @@ find_device(const struct ps_backend *backend,
     return device;
 }
 
-/* A reference to the present base.  One thread measures a new base; the others
- * use the old one meanwhile. */
+/* Returns a reference to the present base.  If it is too old, one thread
+ * measures a new one, and the others use the old one meanwhile. */
 static struct base *
 take_base(struct device *device)
 {
@@ -285,7 +287,7 @@ ps_stamps_drop(struct ps_stamps *stamps)
     }
 }
 
-/* The time of an event that is done; -1 if it is not known. */
+/* Returns the time of an event that is done; -1 if it is unknown. */
 static int64_t
 time_of(const struct ps_stamps *stamps, ps_handle event)
 {
@@ -299,7 +301,7 @@ time_of(const struct ps_stamps *stamps, ps_handle event)
                : -1;
 }
 
-/* Whether the operation has ended, and so its times are written. */
+/* Check an operation.  If it has ended, write its times and return true. */
 static bool
 is_over(const struct ps_stamps *stamps)
 {
@@ -315,8 +317,8 @@ is_over(const struct ps_stamps *stamps)
     return true;
 }
 
-/* Write the times of those that have ended, of the oldest `most` pending
- * operations. */
+/* Check the oldest `most` pending operations, and write the times of those
+ * that have ended. */
 static void
 collect(struct device *device, int most)
 {
@@ -357,7 +359,7 @@ ps_is_capturing(const struct ps_backend *backend,
              capturing));
 }
 
-/* Record a new event on the stream; 0 if that failed. */
+/* Record a new event on the stream.  Returns 0 if that failed. */
 static ps_handle
 record_event(struct device *device, ps_handle stream)
 {
@@ -420,7 +422,7 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
     const struct ps_backend *backend = device->backend;
     struct ps_actor_name stream = {device->runtime, device->index,
                                    stamps->stream};
-    /* A captured record would never be done. */
+    /* Do not record during a capture: a captured record is never done. */
     bool captured = ps_is_capturing(backend, &stream);
     enum ps_capture_mode mode = relax(backend, PS_CAPTURE_RELAXED);
     stamps->end = captured ? 0 : record_event(device, stamps->stream);
@@ -439,8 +441,8 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
     return recorded;
 }
 
-/* Devices are added at the head and stay, so the rest of the list may be read
- * without the mutex. */
+/* Devices are only added, at the head of the list.  So the rest of the list
+ * can be read without the mutex. */
 static struct device *
 first_device(void)
 {
@@ -448,8 +450,9 @@ first_device(void)
     return SLIST_FIRST(&devices);
 }
 
-/* Other threads may hold stamps of operations that have ended; one that waits
- * in its driver may hold them for long. */
+/* Wait for other threads that are checking stamps of operations that may have
+ * ended.  The wait is limited, because such a thread may be waiting in its
+ * driver for long. */
 static void
 wait_for_collectors(struct device *device)
 {

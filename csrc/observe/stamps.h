@@ -1,9 +1,10 @@
-/* Times of operations on devices whose backend does not report them: a timed
- * event is recorded before each operation, and one after it.
+/* The times of operations on devices whose backend does not report them.  A
+ * timed event is recorded before each operation, and one after it.
  *
- * Events are compared with a base: an event whose time the host knows, within
- * an error that is measured.  There is a new base every second, as the clocks
- * of host and device drift, and as elapsed times are floats. */
+ * The events are compared with a base: an event whose time on the host's clock
+ * was measured, with a known error.  A new base is made every second.  The
+ * reason is that the clocks of host and device drift, and that elapsed times
+ * are floats. */
 #ifndef PYSTREAMS_OBSERVE_STAMPS_H
 #define PYSTREAMS_OBSERVE_STAMPS_H
 
@@ -15,33 +16,35 @@
 
 struct ps_stamps;
 
-/* Whether the backend has the members that this needs. */
+/* Returns whether the backend has the members that this needs. */
 bool ps_stamps_are_possible(const struct ps_backend *backend);
 
-/* Whether the stream is being captured; true if the backend cannot say. */
+/* Returns whether the stream is being captured.  Also true if the backend
+ * cannot tell. */
 bool ps_is_capturing(const struct ps_backend *backend,
                      const struct ps_actor_name *stream);
 
-/* An operation is about to be queued on the stream; NULL if that is being
- * captured, or something failed. */
+/* Call before an operation is queued on the stream.  Returns NULL if the
+ * stream is being captured, or if recording failed. */
 struct ps_stamps *ps_stamps_begin(const struct ps_backend *backend,
                                   const struct ps_actor_name *stream);
 
-/* It was queued: write its times, sooner or later.  Returns false, and writes
- * none, if that failed.  stamps may be NULL. */
+/* Call after the operation was queued: *times will be written sooner or later.
+ * Returns false, and writes nothing, if recording failed.  stamps may be
+ * NULL. */
 bool ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times);
-/* It was not. */
+/* Call if the operation was not queued. */
 void ps_stamps_drop(struct ps_stamps *stamps);
 
 /* Write the times of all operations that have ended. */
 void ps_stamps_collect(void);
 
-/* CLOCK_MONOTONIC, in nanoseconds. */
+/* The time of CLOCK_MONOTONIC, in nanoseconds. */
 int64_t ps_stamps_now(void);
 
-/* Measure the clocks anew from here on; the greatest error since then, in
- * nanoseconds: of what is measured here, and of other times, which are noted.
- */
+/* ps_stamps_reset: from here on, measure new bases.  ps_stamps_error returns
+ * the greatest error since then, in nanoseconds.  It includes the errors that
+ * ps_stamps_note_error notes for times that are measured elsewhere. */
 void ps_stamps_reset(void);
 int64_t ps_stamps_error(void);
 void ps_stamps_note_error(int64_t error);
@@ -49,7 +52,7 @@ void ps_stamps_note_error(int64_t error);
 /* Destroy the events that nothing needs any more. */
 void ps_stamps_release(void);
 
-/* In a forked child: the events are the parent's. */
+/* Called in a forked child: forget the events, which are the parent's. */
 void ps_stamps_forget(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* The table that stands between core and a backend while something looks for
- * races: it reports the calls to the race detector. */
+/* The race detector's table.  While the detector is on, it stands between core
+ * and a backend, and reports the calls to the detector. */
 #include "table.h"
 
 #include "forward.h"
@@ -11,7 +11,8 @@ runtime_of(const struct ps_backend *backend)
     return ps_observer_of(backend)->runtime;
 }
 
-/* As PS_PASS, unless the status is a failure, which it returns. */
+/* If the status is PS_SUCCESS, forward the call as PS_PASS does.  Otherwise
+ * the result is the status. */
 #define PASS_AFTER(status, ...)                                 \
     ({                                                          \
         ps_status status_ = (status);                           \
@@ -85,10 +86,11 @@ event_record(const struct ps_backend *backend, int device, ps_handle event,
     return status;
 }
 
-/* ---- Completions that the host learns of ---- */
+/* ---- Completions that the host finds out ---- */
 
-/* The work up to the moment is over if the status says so: a failure is an
- * end, too. */
+/* If the status says that the work up to the moment is over, tell the
+ * detector.  A failure is also an end of the work.  Drops the reference to the
+ * moment. */
 static ps_status
 learned(ps_status status, struct ps_moment *moment)
 {
@@ -146,7 +148,7 @@ device_synchronize(const struct ps_backend *backend, int device,
 
 /* ---- Memory and work ---- */
 
-/* The memory begins a life if the status says so. */
+/* If the status is PS_SUCCESS, the memory begins a new life. */
 static ps_status
 allocated(ps_status status, void *const *data, size_t nbytes)
 {
@@ -234,7 +236,7 @@ memory_fill_items(const struct ps_backend *backend, int device,
                       value, size, nbytes);
 }
 
-/* An operation whose accesses the table does not see. */
+/* Report an operation whose accesses the table does not know. */
 static ps_status
 number(const struct ps_backend *backend, int device, ps_handle stream)
 {
@@ -301,7 +303,8 @@ capture_end(const struct ps_backend *backend, int device, ps_handle stream,
     return status;
 }
 
-/* Each launch records the event, or waits for it, if the status says so. */
+/* If the status is PS_SUCCESS, each launch records the event, or waits for
+ * it. */
 static ps_status
 captured(const struct ps_backend *backend, ps_status status, int device,
          ps_handle stream, ps_handle event, bool records)
@@ -341,7 +344,8 @@ capture_graph(const struct ps_backend *backend, int device, ps_handle stream,
                       capture_graph, device, stream, graph);
 }
 
-/* The executable does the graph's work if the status says so. */
+/* If the status is PS_SUCCESS, the executable does the graph's work from here
+ * on. */
 static ps_status
 instantiated(const struct ps_backend *backend, ps_status status,
              ps_handle graph, const ps_handle *executable)

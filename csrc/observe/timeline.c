@@ -1,5 +1,5 @@
-/* One mutex guards the log; hooks are called without it.  Slices do not move;
- * only the caller that added a slice writes it. */
+/* One mutex guards the log.  Hooks are called without it.  Slices do not move,
+ * and only the caller that added a slice writes to it. */
 #include "timeline.h"
 
 #include <pthread.h>
@@ -17,34 +17,36 @@
 enum { CHUNK = 1024 };
 
 struct chunk {
-    struct chunk *next; /* of those that still have slices to end */
+    struct chunk *next; /* the next chunk with slices that have not ended */
     struct ps_slice slices[CHUNK];
 };
 
 struct stream {
     struct ps_actor_name name;
-    uint64_t latest;  /* the source that is its latest slice */
-    uint64_t capture; /* that it is part of, or 0 */
-    /* Of a blocking stream: the slice of the default stream that it waits for,
-     * and its own that the default stream waits for; as sources. */
+    uint64_t latest;  /* the source of its latest slice */
+    uint64_t capture; /* the capture that it belongs to, or 0 */
+    /* For a blocking stream, as sources.  follows: the default stream's slice
+     * for which this stream waited last.  followed: this stream's slice for
+     * which the default stream waited last. */
     uint64_t follows;
     uint64_t followed;
 };
 
 struct ps_timeline {
     LIST_ENTRY(ps_timeline) neighbours;
-    uint64_t first; /* the index of its first slice: no two logs share one */
+    uint64_t first; /* its first slice's index; no other log has it */
     struct chunk **chunks;
     uint64_t count;
     struct stream *streams;
     uint32_t stream_count;
     bool any_blocking;
-    /* Indices of streams, plus one; marks of events: see event_mark. */
+    /* by_name, by_number: 1 + the index of a stream.  events: the mark of an
+     * event; see record_mark. */
     struct ps_map by_name, by_number, events;
     uint64_t captures;
     struct ps_node *nodes;
     uint64_t node_count;
-    int64_t error; /* of the events, once it is over */
+    int64_t error; /* the error of the events, once the log is over */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -54,11 +56,13 @@ static atomic_bool on;
 static atomic_bool all_by_events;
 static const struct ps_timeline_hooks *_Atomic hooks;
 static struct chunk *unfinished;
-static uint64_t next_index; /* of the next log's first slice */
-/* A thread's slice for the call that it is about to make: a source. */
+static uint64_t next_index; /* the index of the next log's first slice */
+/* The key of a thread's source: the slice of the call that it is about to
+ * make. */
 static pthread_key_t queued_slice;
 static bool has_key;
-/* By runtime, and by whether the table is called with the GIL released. */
+/* Indexed by the runtime, and by whether the table is called with the GIL
+ * released. */
 static struct ps_observer observers[PS_MOST_RUNTIMES][2];
 
 /* ---- Time ---- */
@@ -131,7 +135,7 @@ ps_slice_drop(struct ps_slice *slice)
 
 /* ---- The log's life ---- */
 
-/* Whether somebody else may still write the slice. */
+/* Whether other code may still write to the slice. */
 static bool
 is_pending(const struct ps_slice *slice)
 {
@@ -168,7 +172,7 @@ any_pending(const struct chunk *chunk)
     return i < CHUNK;
 }
 
-/* Free the chunks of dropped logs whose slices have ended meanwhile. */
+/* Free the chunks of freed logs whose slices have all ended by now. */
 static void
 free_finished_locked(void)
 {
@@ -224,8 +228,8 @@ fork_parent(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* Locked over a fork, so that the child sees no partial change of another
- * thread. */
+/* The mutex is held during a fork, so that the child does not see a partial
+ * change of another thread. */
 static void
 fork_child(void)
 {
@@ -296,7 +300,7 @@ ps_timeline_is_on(void)
 
 /* ---- Adding slices ---- */
 
-/* The slice with the next index, zero but for its kind; NULL if out of
+/* Append a slice, with all fields 0 except its kind.  Returns NULL if out of
  * memory. */
 static struct ps_slice *
 append_locked(struct ps_timeline *timeline, uint64_t *index)
@@ -318,7 +322,8 @@ slice_at(const struct ps_timeline *timeline, uint64_t index)
     return &timeline->chunks[index / CHUNK]->slices[index % CHUNK];
 }
 
-/* The slice that a source identifies; NULL if it is not in this log. */
+/* Returns the slice that a source identifies; NULL if it is not in this
+ * log. */
 static struct ps_slice *
 source_at(const struct ps_timeline *timeline, uint64_t source)
 {
@@ -337,8 +342,9 @@ find_stream_locked(struct ps_timeline *timeline,
     return known != 0 ? &timeline->streams[known - 1] : NULL;
 }
 
-/* A new stream, with a number in reports or without; NULL if out of memory.
- * It may have been reported before it was seen. */
+/* Add a stream; `number` is its number in reports, or NULL.  If a report has
+ * already named the number, reuses that entry.  Returns NULL if out of
+ * memory. */
 static struct stream *
 add_stream_locked(struct ps_timeline *timeline,
                   const struct ps_actor_name *name, const uint64_t *number)
@@ -369,7 +375,8 @@ add_stream_locked(struct ps_timeline *timeline,
     return &timeline->streams[index];
 }
 
-/* False if nothing records or there is no memory. */
+/* Add the stream to the current log.  Returns false if nothing records or
+ * there is no memory. */
 static bool
 add_stream(const struct ps_actor_name *name)
 {
@@ -394,8 +401,8 @@ add_stream(const struct ps_actor_name *name)
     return stream != NULL;
 }
 
-/* Lock, and return the log with the stream in it; NULL, unlocked, if nothing
- * records or there is no memory. */
+/* Lock, and return the current log, which has the stream in it.  Returns NULL,
+ * unlocked, if nothing records or there is no memory. */
 static struct ps_timeline *
 lock_with(const struct ps_actor_name *name, struct stream **stream)
 {
@@ -434,8 +441,9 @@ add_wait_locked(struct ps_timeline *timeline, const struct ps_slice *like,
     }
 }
 
-/* Add the waits by which the stream serializes with the default stream of its
- * device or, if it is that, with the blocking ones. */
+/* Add slices for the waits by which the stream serializes: with the default
+ * stream of its device or, if it is the default stream, with the blocking
+ * streams. */
 static void
 serialize_locked(struct ps_timeline *timeline, const struct stream *stream,
                  const struct ps_slice *like)
@@ -477,7 +485,8 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
         timeline->any_blocking |= name->blocking;
     }
     if (stream == NULL || stream->capture == 0) {
-        /* The host waits for the stream's work, and queues nothing on it. */
+        /* If the host waits for a stream, it queues nothing on it.  But
+         * waiting for the default stream includes the blocking streams. */
         if (stream != NULL && timeline->any_blocking &&
             (kind != PS_SLICE_SYNCHRONIZE || stream->name.stream == 0)) {
             serialize_locked(timeline, stream, &like);
@@ -519,7 +528,7 @@ ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since)
 
 /* ---- Activities of other libraries ---- */
 
-/* The name of a slice by its number of names.h, 0 for none. */
+/* A slice's name from a number of names.h; 0 for none. */
 static uint32_t
 foreign_name(uint32_t number)
 {
@@ -575,7 +584,8 @@ log_of_locked(uint64_t source)
 void
 ps_timeline_range_end(uint64_t source)
 {
-    /* NULL if nothing was ever recorded: the source is another tool's. */
+    /* NULL if nothing was ever recorded.  Then the source comes from another
+     * tool. */
     if (source == 0 || atomic_load(&hooks) == NULL) {
         return;
     }
@@ -595,8 +605,8 @@ ps_timeline_range_end(uint64_t source)
 
 /* ---- Order of streams ---- */
 
-/* The mark of an event: the index of its record, plus one, or the number of
- * the capture in which it was recorded. */
+/* The mark of an event: twice the source of its record.  If the event was
+ * recorded in a capture, twice the capture's number, plus 1. */
 static uintptr_t
 record_mark(uint64_t source)
 {
@@ -668,7 +678,7 @@ ps_timeline_know(const struct ps_actor_name *name)
     ps_timeline_latest(name);
 }
 
-/* Whether a stream is still part of the capture. */
+/* Whether any stream still belongs to the capture. */
 static bool
 is_lasting_locked(const struct ps_timeline *timeline, uint64_t capture)
 {
@@ -739,9 +749,9 @@ end_capture(const struct ps_actor_name *name)
 
 /* ---- The table ---- */
 
-/* An operation that is being queued. */
+/* An operation that is being queued, and its slice. */
 struct queueing {
-    struct ps_slice *slice; /* NULL: not to be seen */
+    struct ps_slice *slice; /* NULL: it is not recorded */
     bool by_events;
     bool reported;
     struct ps_stamps *stamps;
@@ -755,7 +765,8 @@ times_by_events(const struct ps_backend *inner)
     return atomic_load(&all_by_events) || inner->operation_times == NULL;
 }
 
-/* Set the slice of the calling thread's next call; NULL: none. */
+/* Set the slice of the next call that this thread makes, as a source; 0 for
+ * none. */
 static void
 set_queued_slice(uint64_t source)
 {
@@ -764,11 +775,12 @@ set_queued_slice(uint64_t source)
     }
 }
 
-/* In place of a source: the call has no slice, and none is added if its device
+/* Instead of a source: the call has no slice, and gets none if the device
  * reports it. */
 #define NO_SLICE UINT64_MAX
 
-/* Whether the device reports one activity for an operation of this kind. */
+/* Whether the device reports exactly one activity for an operation of this
+ * kind. */
 static bool
 is_reported(int runtime, enum ps_slice_kind kind, size_t nbytes)
 {
@@ -797,11 +809,12 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
         return this;
     }
     this.slice->nbytes = nbytes;
-    /* Unknown, until the backend takes the times. */
+    /* -1 means unknown.  The backend sets it to 0 when it takes the times. */
     this.slice->times.begin = -1;
     if (!this.by_events && !this.reported) {
         inner->operation_times(inner, &this.slice->times);
-        /* The backend may not know a launch's begin. */
+        /* The backend may report only the end of a launch, so keep a time for
+         * its begin. */
         this.time = kind == PS_SLICE_GRAPH ? ps_timeline_now() : 0;
         return this;
     }
@@ -817,7 +830,8 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
     return this;
 }
 
-/* The operation was queued, if the status says so, or captured. */
+/* Finish the slice of an operation.  If the status is PS_SUCCESS, it was
+ * queued or captured. */
 static ps_status
 queued(const struct ps_backend *backend, const struct queueing *this,
        ps_status status)
@@ -846,7 +860,8 @@ queued(const struct ps_backend *backend, const struct queueing *this,
         ps_slice_publish(slice, this->time);
     }
     else {
-        /* Work that ran at once needs no separate time. */
+        /* If the operation ran at once, its begin also serves as the time of
+         * queueing. */
         int64_t begin =
             time_of(&slice->times.end) > 0 ? time_of(&slice->times.begin) : 0;
         ps_slice_publish(slice, begin > 0 ? begin : ps_timeline_now());
@@ -922,7 +937,8 @@ capture_begin(const struct ps_backend *backend, int device, ps_handle stream,
               enum ps_capture_mode mode)
 {
     struct ps_actor_name name = ps_actor_named(backend, device, stream);
-    /* Its number is asked for before: no query may disturb the capture. */
+    /* Add the stream before the capture begins: asking for its number could
+     * disturb the capture. */
     ps_timeline_know(&name);
     ps_status status = PS_PASS(backend, capture_begin, device, stream, mode);
     if (status == PS_SUCCESS) {
@@ -952,8 +968,8 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
     return PS_PASS(backend, stream_destroy, device, stream);
 }
 
-/* If our own wait has a slice, its caller added that: what a device reports of
- * the wait belongs to no slice. */
+/* Forward a call that waits.  Its caller has already added a slice for the
+ * wait, so the device's report of the wait gets none. */
 #define WAIT(call)                  \
     ({                              \
         set_queued_slice(NO_SLICE); \
@@ -1006,7 +1022,8 @@ ps_timeline_table(int runtime, const struct ps_backend *backend)
     return ps_observer_table(observers, runtime, backend, replace);
 }
 
-/* The table that the runtime's streams are called by; NULL before any is. */
+/* Returns the table through which the runtime's streams are called; NULL
+ * before the first call. */
 static const struct ps_backend *
 inner_of(const struct ps_actor_name *name)
 {
@@ -1061,7 +1078,8 @@ ps_timeline_span_drop(const struct ps_open_span *span)
 
 /* ---- Reports ---- */
 
-/* A call that queues work, of any library: locks of a driver are held. */
+/* Called for each call of any library that queues work, with locks of a driver
+ * held.  Returns the source of its slice. */
 static uint64_t
 source_of_call(void)
 {
@@ -1081,7 +1099,8 @@ ps_timeline_activities(int runtime, const struct ps_backend *backend,
                    : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* The stream of a number in reports; NULL if out of memory. */
+/* Find the stream with this number in reports.  Returns NULL if out of
+ * memory. */
 static struct stream *
 reported_stream_locked(struct ps_timeline *timeline, struct ps_actor_name name,
                        uint64_t number)
@@ -1096,13 +1115,15 @@ reported_stream_locked(struct ps_timeline *timeline, struct ps_actor_name name,
                           : add_stream_locked(timeline, &name, &number);
 }
 
-/* An operation may have several activities. */
+/* Extend a slice's times by those of one more activity: an operation may have
+ * several. */
 static void
 extend(struct ps_slice *slice, const struct ps_times *times)
 {
     int64_t begin = time_of(&slice->times.begin);
     int64_t end = time_of(&slice->times.end);
-    /* It cannot begin before its call. */
+    /* An operation cannot begin before its call, so an earlier begin shows an
+     * error of the clocks. */
     ps_stamps_note_error(time_of(&slice->queued) - times->begin);
     if (begin <= 0 || times->begin < begin) {
         set_time(&slice->times.begin, times->begin);
@@ -1123,8 +1144,8 @@ add_node_locked(struct ps_timeline *timeline, const struct ps_slice *launch,
     }
 }
 
-/* Copy a report's data of an operation, except its times; false if out of
- * memory. */
+/* Copy a report's data of an operation into the slice, except the times.
+ * Returns false if out of memory. */
 static bool
 describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
                 const struct ps_report *report,
@@ -1148,8 +1169,8 @@ describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
     return true;
 }
 
-/* Another library has waited, for unknown work: assumed to be the operation
- * that ended last before the wait did. */
+/* Another library has waited for work that is not known.  The wait is assumed
+ * to be for the operation that ended last before the wait ended. */
 static void
 place_wait(struct ps_slice *slice, const struct ps_report *report)
 {
@@ -1160,7 +1181,8 @@ place_wait(struct ps_slice *slice, const struct ps_report *report)
     }
 }
 
-/* name: that of the report's stream, used in the stream's first report. */
+/* Put a report into its slice.  `name` is that of the report's stream, and is
+ * used at the stream's first report. */
 static void
 place_locked(const struct ps_report *report, const struct ps_actor_name *name)
 {
@@ -1168,7 +1190,7 @@ place_locked(const struct ps_report *report, const struct ps_actor_name *name)
     struct ps_slice *slice =
         timeline != NULL ? source_at(timeline, report->source) : NULL;
     struct ps_slice like;
-    /* Ignore our own operations whose calls failed. */
+    /* A slice of our own without a kind belongs to a call that failed. */
     if (slice == NULL ||
         (!slice->foreign && kind_of(slice) == PS_SLICE_NONE)) {
         return;
@@ -1204,14 +1226,14 @@ static void
 place_reports(void)
 {
     struct ps_reports reports = ps_reports_take();
-    struct ps_actor_name unmarked = {-1, -1, 0}; /* the default stream */
+    struct ps_actor_name unmarked = {-1, -1, 0}; /* handle 0 */
     uint64_t number = 0;
     bool known = false;
     for (size_t i = 0; i < reports.count; i++) {
         const struct ps_report *report = &reports.items[i];
         struct ps_actor_name name = {report->runtime, report->activity.device,
                                      0};
-        /* A wait has no device. */
+        /* The report of a wait has no device. */
         if (report->activity.kind != PS_ACTIVITY_SYNCHRONIZE &&
             ps_actor_place(&name) != ps_actor_place(&unmarked)) {
             unmarked = name;
@@ -1285,8 +1307,9 @@ ps_timeline_source(const struct ps_timeline *timeline,
     return slice;
 }
 
-/* The progress of a stream: the time at which all operations before a slice
- * were done, 0 if unknown, and the source that determined that time. */
+/* How far a stream has got: the time at which all of its operations before a
+ * slice were done, or 0 if unknown; and the source that determined that
+ * time. */
 struct reached {
     int64_t time;
     uint64_t source;
@@ -1299,8 +1322,8 @@ later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* inexact: times of host and device may disagree; an operation then begins no
- * earlier than its predecessor ended. */
+/* inexact: the times of host and device may disagree.  Then an operation must
+ * begin no earlier than the one before it ended. */
 static void
 resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
                   bool inexact)
@@ -1318,7 +1341,8 @@ resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
     if (end <= 0) {
         return;
     }
-    /* Earlier work is done, too; its report may come later, or be lost. */
+    /* This operation has ended, so earlier ones have, too.  Their reports may
+     * come later, or be lost. */
     at->pending = false;
     if (known == 0) {
         int64_t begin = later(at->time, slice->queued);
@@ -1350,7 +1374,7 @@ resolve_wait(const struct ps_timeline *timeline, struct reached *at,
     }
 }
 
-/* The latest slice of all streams of the device. */
+/* Returns the source of the latest slice of all streams of the device. */
 static uint64_t
 latest_of_device(const struct ps_timeline *timeline,
                  const struct reached *reached, uint32_t stream)
@@ -1367,7 +1391,8 @@ latest_of_device(const struct ps_timeline *timeline,
     return latest.source;
 }
 
-/* The log knows more of the stream than the call did, if devices report. */
+/* If devices report, the log now knows more of the stream's work than the call
+ * did. */
 static void
 resolve_synchronize(const struct ps_timeline *timeline,
                     const struct reached *reached, struct ps_slice *slice)

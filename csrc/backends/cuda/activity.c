@@ -1,8 +1,9 @@
 /* Activities of GPUs, from CUPTI: the begin and end of each kernel, copy and
- * fill of any library of the process, and of each wait of the host.
+ * fill, and of each wait of the host.  They may come from any library in the
+ * process.
  *
- * One rule: CUPTI calls back with locks held, its own or the driver's, so
- * nothing here calls CUDA from a callback. */
+ * The rule: nothing here calls CUDA from a callback, because CUPTI calls back
+ * with its own locks or the driver's held. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,7 +17,7 @@
 #include "driver.h"
 #include "table.h"
 
-/* The result of a call is a CUptiResult, 0 if it succeeded. */
+/* CUPTI's functions.  Each returns a CUptiResult, which is 0 for success. */
 static struct cupti {
     CUPTI_FUNCTIONS(CUDA_FUNCTION_MEMBER)
 } cupti;
@@ -27,13 +28,13 @@ static const int kinds[] = {CUPTI_KERNEL, CUPTI_MEMCPY, CUPTI_MEMCPY_PEER,
                             CUPTI_MEMSET, CUPTI_SYNCHRONIZATION};
 enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
 
-/* Guards beginning and ending. */
+/* Held while observing begins or ends. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static void *subscriber; /* NULL: nobody observes */
-/* The process that CUPTI has begun in, or 0: a forked child inherits its state
- * without its threads. */
+static void *subscriber; /* NULL: no activities are observed */
+/* The process in which CUPTI was started, or 0.  A forked child inherits
+ * CUPTI's state, but not its threads. */
 static pid_t owner;
-/* By device: one more than the number of the context that was seen first. */
+/* For each device, 1 + the number of the context that was seen first. */
 static _Atomic uint32_t first_contexts[CUDA_DEVICES];
 static const struct ps_activity_functions *_Atomic functions;
 static void *_Atomic functions_argument;
@@ -68,8 +69,9 @@ buffer_requested(uint8_t **buffer, size_t *size, size_t *most)
     *most = 0;
 }
 
-/* CUPTI numbers the streams of each context.  The first context of a device,
- * usually its only one, counts as 0. */
+/* The number of a stream in activities.  CUPTI numbers the streams of each
+ * context separately, so the upper bits hold the context.  The first context
+ * of a device, usually its only one, counts as 0. */
 static uint64_t
 number_of(uint32_t device, uint32_t context, uint32_t stream)
 {
@@ -129,7 +131,8 @@ times_of(uint64_t start, uint64_t end)
     return (struct ps_times){(int64_t)start, (int64_t)end};
 }
 
-/* False if the record is of no kind that was asked for. */
+/* Convert a record.  Returns false if it is of a kind that was not asked
+ * for. */
 static bool
 read_record(const void *record, struct ps_activity *activity)
 {
@@ -212,8 +215,8 @@ buffer_completed(CUcontext context, uint32_t stream, uint8_t *buffer,
 
 /* ---- The library ---- */
 
-/* Prefer the CUPTI that another library has loaded: a process must not have
- * two. */
+/* Find CUPTI.  Prefer the version that another library has loaded: a process
+ * must not have two. */
 static void *
 find_library(void)
 {
@@ -258,8 +261,9 @@ look_up_locked(void)
 
 /* ---- Members ---- */
 
-/* Whether calls of a function have records.  Functions of cudart that queue
- * work also call one of the driver; those that wait may not. */
+/* Whether calls of this function must be numbered.  Functions of cudart that
+ * queue work also call a driver function.  Functions of cudart that wait may
+ * not, so these are listed, too. */
 static bool
 is_wanted(const char *name)
 {
@@ -403,7 +407,7 @@ cuda_stream_number(const struct ps_backend *backend, int device,
     ps_status status = cuda_stream_check_uncaptured(stream);
 
     (void)backend;
-    /* The default streams are those of the primary context. */
+    /* CUPTI numbers the default streams by the primary context. */
     if (status == PS_SUCCESS) {
         status = is_default ? cuda_context_retain(device, &context)
                             : (ps_status)cuda_driver.stream_context(

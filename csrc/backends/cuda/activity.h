@@ -1,8 +1,8 @@
 /* The declarations of CUPTI that the CUDA backend needs, so that no build
  * requires CUPTI's headers.
  *
- * Later versions only append fields to records, and CUPTI itself finds the
- * next one, so these are valid for each version since CUDA 12. */
+ * They are valid for every CUPTI since CUDA 12: later versions only append
+ * fields to records, and CUPTI itself finds the next record. */
 #ifndef PYSTREAMS_CUDA_ACTIVITY_H
 #define PYSTREAMS_CUDA_ACTIVITY_H
 
@@ -15,7 +15,7 @@
 enum {
     CUPTI_MEMCPY = 1,
     CUPTI_MEMSET = 2,
-    CUPTI_KERNEL = 10, /* one that may run at the same time as others */
+    CUPTI_KERNEL = 10, /* a kernel that may run concurrently with others */
     CUPTI_MEMCPY_PEER = 22,
     CUPTI_SYNCHRONIZATION = 38,
 };
@@ -45,7 +45,7 @@ enum {
 enum { CUPTI_DRIVER = 1, CUPTI_RUNTIME = 2 };
 
 /* enum CUptiResult */
-enum { CUPTI_TAKEN = 39 /* there is a subscriber already */ };
+enum { CUPTI_TAKEN = 39 /* another tool has subscribed */ };
 
 /* CUpti_ActivityKernel9 and later */
 struct cupti_kernel {
@@ -63,7 +63,7 @@ struct cupti_kernel {
 /* CUpti_ActivityMemcpy5 and later, CUpti_ActivityMemset4 and later */
 struct cupti_transfer {
     uint32_t kind;
-    uint8_t direction, unused[3]; /* of a copy; of a fill, its value */
+    uint8_t direction, unused[3]; /* a copy's kind; a fill's value */
     uint64_t bytes, start, end;
     uint32_t device, context, stream, correlation, more[2];
     void *reserved;
@@ -103,7 +103,7 @@ struct cupti_call {
 struct cupti_subscription {
     size_t size;
     const char *name;
-    char *holder; /* the present subscriber's name */
+    char *holder; /* the name of the present subscriber */
     size_t holder_size;
 };
 
@@ -114,7 +114,7 @@ typedef void (*cupti_requested)(uint8_t **buffer, size_t *size, size_t *most);
 typedef void (*cupti_completed)(CUcontext context, uint32_t stream,
                                 uint8_t *buffer, size_t size, size_t valid);
 
-/* Member, name and parameters. */
+/* Each line: the member, the function's name and its parameters. */
 #define CUPTI_FUNCTIONS(X)                                                   \
     X(subscribe, "cuptiSubscribe_v2",                                        \
       (void **, cupti_callback, void *, struct cupti_subscription *))        \

@@ -1,6 +1,6 @@
-/* Lookup of libcuda and NVML, and contexts.
+/* How libcuda and NVML are looked up; and contexts.
  *
- * One rule: libcuda stays loaded once it is found; NVML is loaded only while
+ * The rule: libcuda stays loaded once it is found.  NVML is loaded only while
  * devices are counted. */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -19,7 +19,7 @@
     X(device, "nvmlDeviceGetHandleByIndex_v2", (unsigned, void **)) \
     X(uuid, "nvmlDeviceGetUUID", (void *, char *, unsigned))
 
-/* NULL in versions without MIG. */
+/* Functions for MIG; NULL in versions of NVML that lack them. */
 #define NVML_EXTRAS(X)                                                    \
     X(mig_mode, "nvmlDeviceGetMigMode", (void *, unsigned *, unsigned *)) \
     X(mig_most, "nvmlDeviceGetMaxMigDeviceCount", (void *, unsigned *))   \
@@ -57,7 +57,8 @@ driver_look_up(void)
     CUDA_DRIVER_FUNCTIONS(LOOK_UP)
     CUDA_DRIVER_EXTRAS(LOOK_UP_EXTRA)
     if (table->event_elapsed == NULL) {
-        /* Before 12.8; slower, since it queries both events first. */
+        /* Drivers before 12.8.  This version is slower, because it queries
+         * both events first. */
         LOOK_UP(event_elapsed, "cuEventElapsedTime", )
     }
     if (table->version != NULL) {
@@ -108,7 +109,7 @@ find_uuid(const void *devices, int total, const char *text, size_t length)
     return found;
 }
 
-/* The number of usable MIG devices of a GPU; -1 if it is not divided. */
+/* Returns the number of usable MIG devices of a GPU; -1 if MIG is off. */
 static int
 mig_count(const struct nvml *nvml, int index)
 {
@@ -128,9 +129,9 @@ mig_count(const struct nvml *nvml, int index)
     return count;
 }
 
-/* The number of GPUs that the driver shows to this process; -1 if only the
- * driver can tell.  According to NVIDIA's guide to MIG, a process that can see
- * a MIG device sees exactly one, and no other device.  A divided GPU without
+/* Returns the number of GPUs that the driver shows to this process; -1 if only
+ * the driver can tell.  According to NVIDIA's MIG guide, a process that can
+ * see a MIG device sees exactly this one device.  A GPU in MIG mode without
  * MIG devices is not shown. */
 static int
 visible_count(const struct nvml *nvml, int total)
@@ -187,7 +188,7 @@ cuda_context_retain(int device, CUcontext *context)
     if (*context != NULL) {
         return PS_SUCCESS;
     }
-    /* Several threads may each retain it, which is harmless. */
+    /* Several threads may each retain the context; that is harmless. */
     ps_status status = cuda_driver.init(0);
     if (status == PS_SUCCESS) {
         status = cuda_driver.context_retain(context, device);
@@ -212,8 +213,9 @@ cuda_scope_enter(int device)
         return scope;
     }
     scope.status = cuda_driver.context_set(context);
-    /* A thread without a context is on device 0, and stays there when that
-     * device's context becomes current. */
+    /* On a thread without a context, device 0 is current, and it stays current
+     * if that device's context becomes current.  So there is nothing to switch
+     * back. */
     scope.switched =
         scope.status == PS_SUCCESS && (scope.previous != NULL || device != 0);
     return scope;

@@ -1,9 +1,9 @@
 /* The functions of libcuda and NVML that the CUDA backend calls.  They are
- * looked up at run time, so that built files can be imported on a machine with
- * no driver.
+ * looked up at run time, so that a built file can be imported on a machine
+ * without a driver.
  *
- * One rule: nothing here initializes the driver before a device is used, so
- * that a process that has only counted devices can fork. */
+ * The rule: nothing here initializes the driver before a device is used, so
+ * that a process which has only counted devices can fork. */
 #ifndef PYSTREAMS_CUDA_DRIVER_H
 #define PYSTREAMS_CUDA_DRIVER_H
 
@@ -11,11 +11,12 @@
 
 #include <pystreams/backend.h>
 
-/* The most devices that are shown; a mask of them fits in 64 bits. */
+/* The largest number of devices that are shown.  A mask of them fits in 64
+ * bits. */
 #define CUDA_DEVICES 64
 
-/* Member, name and parameters.  CUresult has cudaError_t's numbering, and a
- * CUdevice is its ordinal. */
+/* Each line: the member, the function's name and its parameters.  CUresult has
+ * the numbering of cudaError_t, and a CUdevice is its ordinal. */
 #define CUDA_DRIVER_FUNCTIONS(X)                                             \
     X(version, "cuDriverGetVersion", (int *))                                \
     X(init, "cuInit", (unsigned))                                            \
@@ -71,7 +72,8 @@
     X(memory_access, "cuMemSetAccess",                                       \
       (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
 
-/* Functions that an older driver may lack; NULL in that case. */
+/* Functions that an older driver may not have.  Their members are NULL
+ * then. */
 #define CUDA_DRIVER_EXTRAS(X)                                               \
     X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent))  \
     X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))             \
@@ -131,37 +133,38 @@ struct cuda_driver {
     CUDA_DRIVER_EXTRAS(CUDA_FUNCTION_MEMBER)
 };
 
-/* Written by the first cuda_driver_load, constant from then on. */
+/* Written by the first cuda_driver_load, and constant from then on. */
 extern struct cuda_driver cuda_driver;
 
-/* Look up the functions.  Call this before any of them, on any thread.
- * Statuses: PS_ERROR_INSUFFICIENT_DRIVER if there is no driver, or if it is
- * older than this build. */
+/* Look up the functions.  Call this before any of them is used; any thread may
+ * call it.  Returns PS_ERROR_INSUFFICIENT_DRIVER if there is no driver, or if
+ * it is older than this build. */
 ps_status cuda_driver_load(void);
 
-/* The reason why cuda_driver_load failed, for the user; empty if it
+/* Returns why cuda_driver_load failed, for the user.  Empty if it
  * succeeded. */
 const char *cuda_driver_failure(void);
 
-/* How many devices the driver will show to this process, according to NVML; -1
- * if NVML is absent or fails. */
+/* Returns how many devices the driver will show to this process, according to
+ * NVML.  -1 if NVML is missing or fails. */
 int cuda_driver_count(void);
 
-/* The primary context of a device, retained until the process ends; the first
- * call for a device may create it. */
+/* Get a device's primary context, which stays retained until the process ends.
+ * The first call for a device may create it. */
 ps_status cuda_context_retain(int device, CUcontext *context);
 
-/* The context of a device is current between enter and leave. */
+/* A scope in which a device's context is current: from cuda_scope_enter to
+ * cuda_scope_leave. */
 struct cuda_scope {
     CUcontext previous;
-    int switched;     /* whether leave has to make previous current again */
-    ps_status status; /* of the calls so far */
+    int switched;     /* leave must make `previous` current */
+    ps_status status; /* the status of the calls so far */
 };
 
 struct cuda_scope cuda_scope_enter(int device);
 
-/* Return the status.  A failure to make previous current again is no failure
- * of the calls in between, and is not returned. */
+/* End the scope, and return its status.  If `previous` cannot be made current
+ * again, that is not returned, because the calls in the scope did not fail. */
 static inline ps_status
 cuda_scope_leave(struct cuda_scope scope)
 {
@@ -171,8 +174,7 @@ cuda_scope_leave(struct cuda_scope scope)
     return scope.status;
 }
 
-/* The status of an expression that is evaluated while the device's context is
- * current. */
+/* Evaluate the expression, a status, while the device's context is current. */
 #define IN_CONTEXT(device, expression)                       \
     ({                                                       \
         struct cuda_scope scope_ = cuda_scope_enter(device); \
@@ -181,9 +183,9 @@ cuda_scope_leave(struct cuda_scope scope)
         cuda_scope_leave(scope_);                            \
     })
 
-/* Likewise, in the relaxed capture mode, so that the calls invalidate no
- * capture of another stream.  cudart's last error need not be cleared, because
- * this copy of cudart belongs to the library alone. */
+/* As IN_CONTEXT, also with the relaxed capture mode, in which the calls
+ * invalidate no capture of another stream.  cudart's last error need not be
+ * cleared: only this library uses this copy of cudart. */
 #define ON_DEVICE(device, expression)                           \
     IN_CONTEXT(device, ({                                       \
                    CUstreamCaptureMode mode_ =                  \
@@ -194,17 +196,17 @@ cuda_scope_leave(struct cuda_scope scope)
                    status_;                                     \
                }))
 
-/* For functions of the driver whose only argument of a context is a stream or
- * an event: the handle identifies the context, unless it is that of a default
- * stream, 0 to 2. */
+/* Evaluate a driver call that needs a context only because of a stream or an
+ * event.  A handle identifies its context, except the handles of default
+ * streams, 0 to 2.  For these, the device's context is made current. */
 #define ON_HANDLE(device, handle, expression)   \
     ((handle) > (ps_handle)CU_STREAM_PER_THREAD \
          ? (ps_status)(expression)              \
          : IN_CONTEXT(device, expression))
 
-/* PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call before a
- * query of a stream other than for its work, which would make the capture
- * invalid.  Answers. */
+/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call
+ * this before a query of the stream that is not about its work, since that
+ * would invalidate the capture.  Never blocks. */
 static inline ps_status
 cuda_stream_check_uncaptured(ps_handle stream)
 {
@@ -217,8 +219,9 @@ cuda_stream_check_uncaptured(ps_handle stream)
                : status;
 }
 
-/* The member stream_query, for a current context and without invalidating a
- * capture: PS_ERROR_CAPTURE_UNSUPPORTED on a captured stream. */
+/* As the member stream_query, with the device's context current, and without
+ * invalidating a capture: returns PS_ERROR_CAPTURE_UNSUPPORTED for a captured
+ * stream. */
 static inline ps_status
 cuda_stream_state(ps_handle stream)
 {

@@ -1,7 +1,7 @@
-/* Gates on CUDA streams.  A completion reports that the stream has reached a
- * gate; a wait for a word of pinned memory holds the stream until the gate is
- * opened.  Work that another thread queues on the stream meanwhile may run
- * between the two. */
+/* Gates on CUDA streams.  A completion reports that the stream has reached the
+ * gate.  A wait for a word in pinned memory then holds the stream until the
+ * gate is opened.  If another thread queues work on the stream at the same
+ * time, that work may run between the two. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -17,7 +17,7 @@
 
 /* ---- Slots ---- */
 
-enum { SLOTS = 128 }; /* allocated at a time */
+enum { SLOTS = 128 }; /* how many are allocated at once */
 
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_slot *slots; /* unused ones */
@@ -48,7 +48,7 @@ cuda_slot_release(struct cuda_slot *slot)
     }
 }
 
-/* Allocate slots, one of which is the caller's. */
+/* Allocate slots.  The caller gets one of them. */
 static cudaError_t
 slots_make(struct cuda_slot **slot)
 {
@@ -106,9 +106,10 @@ cuda_slot_wait(struct cuda_slot *slot, ps_handle stream)
 
 /* ---- Arrivals ---- */
 
-/* The arrival of a busy stream at a gate.  Its word is visible even while
- * another thread holds the driver's locks, but is not written if the work
- * fails.  So there is an event, too, and the first of the two is reported. */
+/* The arrival of a busy stream at a gate.  Two completions report it.  The
+ * word can be seen even while another thread holds the driver's locks, but is
+ * not written if the stream's work fails.  The event completes also in that
+ * case.  The first of the two that occurs is reported. */
 struct arrival {
     struct ps_notification word, event;
     struct cuda_slot *slot;
@@ -117,7 +118,7 @@ struct arrival {
     atomic_bool reported;
 };
 
-/* The later of the two frees it. */
+/* Called for both completions.  The second one frees the arrival. */
 static void
 event_arrive(void *memory, ps_status status)
 {
@@ -160,7 +161,8 @@ arrival_create(struct cuda_slot *slot, ps_notification_function reached,
 
 /* ---- Members ---- */
 
-/* Queue the report of the arrival, and the wait at the gate. */
+/* Queue on the stream what reports its arrival, and the wait for the gate to
+ * be opened. */
 static ps_status
 slot_queue(struct cuda_slot *slot, ps_handle stream,
            struct cuda_completion *event)
@@ -172,16 +174,17 @@ slot_queue(struct cuda_slot *slot, ps_handle stream,
     }
     if (status == PS_SUCCESS) {
         status = cuda_slot_wait(slot, stream);
-        /* If that failed, never reuse the slot: the device still writes to
-         * it. */
+        /* The wait failed, but the device will still write to the slot: never
+         * reuse it. */
         cuda_slot_hold(slot);
     }
     return status;
 }
 
-/* As cuda_stream_state, but includes the work of the default stream for a
- * blocking stream, whose next operation waits for it.  The state of the
- * default stream includes the blocking streams. */
+/* As cuda_stream_state.  For a blocking stream, also checks the default
+ * stream, because the next operation of a blocking stream waits for the
+ * default stream.  The state of the default stream includes the blocking
+ * streams anyway. */
 static ps_status
 state_with_default(ps_handle stream)
 {
@@ -198,8 +201,9 @@ state_with_default(ps_handle stream)
     return status;
 }
 
-/* Queue the gate on the stream, which the event's completion has entered.  If
- * the stream is idle, it has reached the gate, and the caller reports that. */
+/* Queue the gate on the stream.  The caller has entered the completion `event`
+ * for the stream.  If the stream is idle, it has already reached the gate:
+ * *idle becomes true, and the caller reports that. */
 static ps_status
 gate_queue(struct arrival *arrival, ps_handle stream,
            struct cuda_completion *event, bool *idle)
@@ -223,7 +227,7 @@ gate_queue(struct arrival *arrival, ps_handle stream,
     return status;
 }
 
-/* The member, with the device's context current. */
+/* The body of cuda_stream_gate, with the device's context current. */
 static ps_status
 gate_make(int device, ps_handle stream, ps_notification_function reached,
           void *argument, ps_handle *gate, bool *idle)

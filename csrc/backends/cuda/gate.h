@@ -1,5 +1,5 @@
-/* The words by which a stream and the host signal each other, for gates on
- * streams and gates in graphs. */
+/* The words in pinned memory by which a stream and the host signal each other:
+ * for gates on streams and gates in graphs. */
 #ifndef PYSTREAMS_CUDA_GATE_H
 #define PYSTREAMS_CUDA_GATE_H
 
@@ -7,30 +7,35 @@
 
 #include <pystreams/backend.h>
 
-/* In pinned memory.  A slot numbers its gates.  Each gate on a stream waits
- * until `opened` is no less than its number, which opening writes.  `opened`
- * only grows then, so a wait that the device evaluates after the slot was
- * reused is still satisfied: a slot is free once its gate was reached and
- * opened, without a query of the device.  The device compares by the sign of
- * the difference, so numbers stay below 2^31, and a slot that has used them up
- * is never reused. */
+/* A pair of words, and the gate that uses it.  The gates of a slot are
+ * numbered.
+ *
+ * A gate on a stream makes the stream wait until `opened` is at least the
+ * gate's number.  Opening the gate writes that number.  For such gates,
+ * `opened` only grows.  So if the device evaluates a wait after the slot was
+ * reused, the wait is still satisfied.  Therefore a slot is free as soon as
+ * its gate was reached and opened, and no query of the device is needed.
+ *
+ * The device compares by the sign of the difference, so the numbers stay below
+ * 2^31.  A slot that has used all numbers is never reused. */
 struct cuda_slot {
     _Atomic uint32_t opened;
     _Atomic uint32_t reached; /* written by the device */
-    uint32_t number;          /* of the latest gate */
-    atomic_int holders;       /* the users that this gate still has */
+    uint32_t number;          /* the number of the latest gate */
+    atomic_int holders;       /* how many still need the slot for this gate */
     struct cuda_slot *next;
 };
 
-/* Take a slot, with one holder, and the device's context current. */
+/* Take a slot.  The caller is its one holder.  The device's context is
+ * current. */
 ps_status cuda_slot_take(struct cuda_slot **slot);
 void cuda_slot_hold(struct cuda_slot *slot);
 void cuda_slot_release(struct cuda_slot *slot);
 
-/* Queue the write by which the stream reports that it has reached the gate. */
+/* Queue a write by which the stream reports that it has reached the gate. */
 ps_status cuda_slot_arrive(struct cuda_slot *slot, ps_handle stream);
 
-/* Hold the stream back until the slot's latest gate is opened. */
+/* Make the stream wait until the slot's latest gate is opened. */
 ps_status cuda_slot_wait(struct cuda_slot *slot, ps_handle stream);
 
 #endif

@@ -1,4 +1,4 @@
-/* Captures and graphs over cudart; a handle is a cudaGraph_t or a
+/* Captures and graphs over cudart.  A handle is a cudaGraph_t or a
  * cudaGraphExec_t. */
 #include <cuda_runtime_api.h>
 
@@ -89,7 +89,7 @@ cuda_capture_end(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* cudart's own function may create a context. */
+/* Uses the driver's function, because cudart's may create a context. */
 ps_status
 cuda_capture_mode_exchange(const struct ps_backend *backend,
                            enum ps_capture_mode *mode)
@@ -188,8 +188,8 @@ cuda_graph_instantiate_with(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* The next launch frees memory that another library allocated in the capture
- * and did not free there. */
+/* AUTO_FREE: each launch first frees memory that another library allocated
+ * during the capture and did not free in the graph. */
 ps_status
 cuda_graph_instantiate(const struct ps_backend *backend, int device,
                        ps_handle graph, ps_handle *executable)

@@ -1,11 +1,11 @@
-/* Gates in graphs.  A captured gate is three nodes on the words of a slot,
- * which belongs to the graph:
+/* Gates in graphs.  A captured gate is three nodes that use the words of
+ * a slot.  The slot belongs to the graph:
  *
  *   reached = number;  wait until opened >= number;  opened = number - 1
  *
- * The pollers see the first write at each launch, and undo it, so that the
- * next launch can write it again.  Launches of one graph run one after
- * another, in the order in which they were made. */
+ * At each launch the pollers see the first write and take it back, so that
+ * the next launch can write again.  Launches of one graph run one after
+ * another, in the order of the calls. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -22,13 +22,13 @@ struct captured_gate {
     ps_launched_gate_function reached;
     void *argument;
     bool failed; /* not all of its nodes were captured */
-    /* Those of the captured graph, NULL if they are unknown. */
+    /* The gate's nodes in the captured graph; NULL if they are unknown. */
     CUgraphNode nodes[3];
     struct captured_gate *next;
 };
 
-/* The gates of a capture.  Referenced by the capture, then by its graph, its
- * executables and their launches. */
+/* The gates of a capture.  References to them are held by the capture, and
+ * then by its graph, its executables and their launches. */
 struct gates {
     atomic_int refs;
     struct captured_gate *first;
@@ -38,13 +38,13 @@ struct gates {
 /* A capture in progress. */
 struct cuda_capture {
     ps_handle origin;
-    pthread_t thread; /* that it began on */
+    pthread_t thread; /* the thread on which it began */
     uint64_t number;
     struct gates *gates;
     struct cuda_capture *next;
 };
 
-/* A graph, or an executable, that has gates. */
+/* A graph or an executable that has gates. */
 struct owner {
     ps_handle handle;
     struct gates *gates;
@@ -55,7 +55,7 @@ struct owner {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
-/* If it is 0, launches search for no gates. */
+/* While this is 0, launches need not look for gates. */
 static atomic_int owner_count;
 
 static void
@@ -86,7 +86,8 @@ find_locked(ps_handle handle)
     return link;
 }
 
-/* The owner's gates, with a reference; NULL if it has none. */
+/* Returns a reference to the gates of a graph or executable; NULL if it has
+ * none. */
 static struct gates *
 gates_of(ps_handle handle)
 {
@@ -104,7 +105,8 @@ gates_of(ps_handle handle)
     return gates;
 }
 
-/* Takes the reference; false if out of memory. */
+/* Make the handle an owner of the gates.  Takes over the reference.  Returns
+ * false if out of memory. */
 static bool
 own(ps_handle handle, struct gates *gates)
 {
@@ -227,14 +229,16 @@ cuda_gates_begin(struct cuda_capture *capture, int device)
 {
     uint64_t number = 0;
 
-    /* If the number is unknown, the capture has no gates. */
+    /* If this fails, the number is 0, and no gate can be added to the
+     * capture. */
     (void)cuda_stream_capture(NULL, device, capture->origin, &number);
     pthread_mutex_lock(&lock);
     capture->number = number;
     pthread_mutex_unlock(&lock);
 }
 
-/* Handle 2 is a different stream on each thread. */
+/* Whether the capture began on this stream.  PS_STREAM_PER_THREAD is a
+ * different stream on each thread, so its thread must be the same, too. */
 static bool
 is_of(const struct cuda_capture *capture, ps_handle origin)
 {
@@ -243,8 +247,9 @@ is_of(const struct cuda_capture *capture, ps_handle origin)
             pthread_equal(capture->thread, pthread_self()));
 }
 
-/* Unlink the capture or, if that is NULL, the one with the number or, if that
- * is 0, with the origin.  Returns its gates, or NULL. */
+/* Find a capture, remove it from the list, and return its gates; NULL if it is
+ * not found.  If `capture` is not NULL, that is the capture.  Else `number`
+ * identifies it or, if that is 0, `origin`. */
 static struct gates *
 capture_take(const struct cuda_capture *capture, ps_handle origin,
              uint64_t number)
@@ -295,7 +300,8 @@ cuda_gates_capturing(void)
     return capturing;
 }
 
-/* The node that was captured last; NULL if that is unknown. */
+/* Returns the node that was captured last on the stream; NULL if it is
+ * unknown. */
 static CUgraphNode
 last_node(ps_handle stream)
 {
@@ -311,7 +317,8 @@ last_node(ps_handle stream)
                : NULL;
 }
 
-/* Capture the nodes.  After a failure some of them may be in a graph. */
+/* Capture the gate's nodes.  After a failure, some of them may be in the
+ * graph. */
 static ps_status
 nodes_capture(struct captured_gate *gate, ps_handle stream)
 {
@@ -331,7 +338,8 @@ nodes_capture(struct captured_gate *gate, ps_handle stream)
     return status;
 }
 
-/* False if the capture did not begin here, or has ended. */
+/* Add the gate to the capture with this number.  Returns false if the capture
+ * did not begin here, or has ended. */
 static bool
 append(uint64_t number, struct captured_gate *gate)
 {
@@ -348,7 +356,8 @@ append(uint64_t number, struct captured_gate *gate)
     return capture != NULL;
 }
 
-/* Open the gate for ever, in case the graph contains the wait. */
+/* Open a gate for ever: not all of its nodes were captured, but its wait may
+ * have been. */
 static void
 gate_fail(struct captured_gate *gate)
 {
@@ -379,7 +388,8 @@ gate_capture(ps_handle stream, ps_launched_gate_function reached,
     }
     gate->reached = reached;
     gate->argument = argument;
-    /* First, so that the graph's gates include every gate that has nodes. */
+    /* Add the gate before its nodes, so that no node exists without its
+     * gate. */
     if (!append(number, gate)) {
         cuda_slot_release(gate->slot);
         free(gate);
@@ -409,17 +419,17 @@ cuda_capture_gate(const struct ps_backend *backend, int device,
 
 struct launch;
 
-/* A launch's arrival at a gate. */
+/* The arrival of one launch at one gate. */
 struct arrival {
     struct ps_notification notification;
     struct launch *launch;
     struct captured_gate *gate;
-    struct cuda_completion *word; /* while it is being queued */
+    struct cuda_completion *word; /* only while the launch is being queued */
     bool reported;
 };
 
-/* Freed after its end and all arrivals; if its work fails, most of the
- * arrivals never come, and it is never freed. */
+/* Freed after its end and all arrivals.  If its work fails, most of the
+ * arrivals never come, and then it is never freed. */
 struct launch {
     atomic_size_t refs;
     size_t count;
@@ -437,9 +447,11 @@ launch_unref(struct launch *launch, size_t refs)
     }
 }
 
-/* Either poller may report an arrival.  The one that finds that the launch has
- * failed also reports what the other is about to report, so that it comes
- * before the arrivals of later launches. */
+/* Report an arrival once.  Both pollers may call this: one sees the gate's
+ * word, the other the end of the launch.  If a launch has failed, the poller
+ * that finds this reports all of its arrivals, also those that the other
+ * poller is about to report.  So they come before the arrivals of later
+ * launches. */
 static void
 arrive(struct arrival *arrival, ps_status status)
 {
@@ -463,8 +475,9 @@ word_arrived(void *memory, ps_status status)
     launch_unref(arrival->launch, 1);
 }
 
-/* After a success each gate was opened.  A failure reports those that the
- * launch never reaches. */
+/* Called when a launch has ended.  After a success, the stream has passed all
+ * of its gates.  After a failure, this reports the gates that the launch never
+ * reaches. */
 static void
 launch_ended(void *memory, ps_status status)
 {
@@ -476,7 +489,8 @@ launch_ended(void *memory, ps_status status)
     launch_unref(launch, 1);
 }
 
-/* Takes the reference of the gates; NULL if out of memory. */
+/* Create a launch.  Takes over the reference to the gates.  Returns NULL if
+ * out of memory. */
 static struct launch *
 launch_create(struct gates *gates)
 {
@@ -512,7 +526,7 @@ launch_create(struct gates *gates)
     return launch;
 }
 
-/* The launch was not made, so none of its arrivals will come. */
+/* Drop a launch that was not queued, and of which no arrival will come. */
 static void
 launch_drop(struct launch *launch)
 {
@@ -522,8 +536,8 @@ launch_drop(struct launch *launch)
     launch_unref(launch, launch->count + 1);
 }
 
-/* Make the pollers look for the arrivals; returns the number of arrivals that
- * they poll. */
+/* Enter a completion for each gate's word.  Returns the number of completions
+ * entered. */
 static size_t
 enter_words(struct launch *launch, int device, ps_status *status)
 {
@@ -532,7 +546,8 @@ enter_words(struct launch *launch, int device, ps_status *status)
     while (*status == PS_SUCCESS && entered < launch->count) {
         struct arrival *arrival = &launch->arrivals[entered];
         struct cuda_slot *slot = arrival->gate->slot;
-        /* The slot takes the place of a stream: its arrivals come in order. */
+        /* The slot takes the place of a stream: the arrivals at one slot come
+         * in order. */
         *status = cuda_poll_enter(device, (ps_handle)slot, &slot->reached,
                                   &arrival->word);
         if (*status == PS_SUCCESS) {
@@ -544,8 +559,8 @@ enter_words(struct launch *launch, int device, ps_status *status)
     return entered;
 }
 
-/* Queue the launch, whose arrivals are polled already: the driver may not take
- * all of it before the host has opened some of its gates. */
+/* Queue the launch.  Its arrivals are polled before this call: the driver may
+ * accept the whole launch only after the host has opened some of its gates. */
 static ps_status
 launch_queue(struct launch *launch, ps_handle executable, ps_handle stream)
 {
@@ -558,7 +573,8 @@ launch_queue(struct launch *launch, ps_handle executable, ps_handle stream)
     return status;
 }
 
-/* Takes the launch. */
+/* Queue the launch with its arrivals and its end.  Takes over the launch, and
+ * sets *made to NULL. */
 static ps_status
 queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
 {
@@ -574,7 +590,8 @@ queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
     if (status == PS_SUCCESS) {
         status = cuda_completion_event(end);
     }
-    /* One reference is this call's, as arrivals may come from here on. */
+    /* Hold one more reference during this call, because arrivals may come from
+     * here on. */
     atomic_fetch_add(&launch->refs, 1);
     for (size_t i = 0; i < entered; i++) {
         struct arrival *arrival = &launch->arrivals[i];
@@ -584,8 +601,8 @@ queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
     if (status == PS_SUCCESS) {
         status = launch_queue(launch, executable, stream);
     }
-    /* If the end could not be recorded, which only a failed driver refuses,
-     * the launch keeps the gates for ever: the device may still use them. */
+    /* Only a driver that has failed refuses this record.  Then the launch
+     * keeps its gates for ever, because the device may still use them. */
     bool ends = status == PS_SUCCESS &&
                 cuda_completion_record(end, stream) == PS_SUCCESS;
     if (end != NULL) {

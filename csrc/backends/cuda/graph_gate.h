@@ -1,5 +1,5 @@
-/* The owners of captured gates: a capture, its graph, and the executables of
- * that. */
+/* Which captures, graphs and executables have gates.  A capture passes its
+ * gates on to its graph, and the graph to its executables. */
 #ifndef PYSTREAMS_CUDA_GRAPH_GATE_H
 #define PYSTREAMS_CUDA_GRAPH_GATE_H
 
@@ -10,28 +10,32 @@
 
 struct cuda_capture;
 
-/* A capture is about to begin on the stream; NULL if out of memory. */
+/* Call before a capture begins on the stream.  Returns NULL if out of
+ * memory. */
 struct cuda_capture *cuda_gates_expect(ps_handle origin);
-/* The capture has begun, or has failed to. */
+/* Call after the capture has begun, or has failed to begin. */
 void cuda_gates_begin(struct cuda_capture *capture, int device);
 void cuda_gates_cancel(struct cuda_capture *capture);
 
-/* The capture with the number (0: the capture of the stream) has ended and
- * made the graph (0: none).  False if out of memory. */
+/* Call after a capture has ended.  `graph` is its result, 0 if there is none.
+ * `number` identifies the capture; if it is 0, `origin` does.  Returns false
+ * if out of memory. */
 bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
 
-/* Whether a capture that began here is in progress. */
+/* Returns whether a capture that began here is in progress. */
 bool cuda_gates_capturing(void);
 
-/* The executable was made from the graph.  False if out of memory. */
+/* Call after the executable was made from the graph.  Returns false if out of
+ * memory. */
 bool cuda_gates_inherit(ps_handle graph, ps_handle executable);
 
-/* The first of the gate's nodes, if the graph's node is one of them, and the
- * gate's argument; else NULL. */
+/* If the node belongs to a gate of the graph, returns the first of the gate's
+ * nodes, and *argument becomes the gate's argument.  Otherwise returns
+ * NULL. */
 CUgraphNode
 cuda_gates_first_node(ps_handle graph, CUgraphNode node, void **argument);
 
-/* The graph, or the executable, is about to be destroyed. */
+/* Call before the graph or the executable is destroyed. */
 void cuda_gates_forget(ps_handle graph);
 
 #endif

@@ -1,5 +1,6 @@
-/* The nodes of a graph.  The driver lists them in any order; here each comes
- * after the nodes that it depends on, and a captured gate is one node. */
+/* The nodes of a graph.  The driver lists them in any order.  Here each node
+ * comes after the nodes that it depends on, and the three nodes of a captured
+ * gate are one node. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,13 +10,13 @@
 
 struct vertex {
     CUgraphNode node;
-    size_t waits; /* nodes before it that are not in the order yet */
-    size_t edges; /* the index of the first edge from it */
-    size_t index; /* among the described nodes */
+    size_t waits; /* predecessors that are not in the order yet */
+    size_t edges; /* the index of its first outgoing edge */
+    size_t index; /* its index among the described nodes */
 };
 
-/* A graph's nodes and edges.  Nodes are identified by their indices in
- * vertices. */
+/* A graph's nodes and edges.  A node is identified by its index in
+ * `vertices`. */
 struct picture {
     struct vertex *vertices; /* sorted by handle */
     size_t *order;
@@ -24,7 +25,7 @@ struct picture {
     size_t edge_count;
 };
 
-/* CUgraphEdgeData, which older toolkits do not declare. */
+/* The same as CUgraphEdgeData, which older toolkits do not declare. */
 struct edge_data {
     uint8_t from_port;
     uint8_t to_port;
@@ -61,7 +62,7 @@ find(const struct picture *picture, CUgraphNode node)
     return (size_t)(found - picture->vertices);
 }
 
-/* The order begins with the nodes as the driver lists them. */
+/* Read the nodes.  The initial order is that of the driver. */
 static ps_status
 list_vertices(struct picture *picture, CUgraph graph)
 {
@@ -115,7 +116,7 @@ list_edges(struct picture *picture, CUgraph graph)
     return status;
 }
 
-/* Put each node behind those that it depends on. */
+/* Sort the order, so that each node comes after its predecessors. */
 static void
 sort(struct picture *picture)
 {
@@ -139,7 +140,7 @@ sort(struct picture *picture)
     }
 }
 
-/* The graph must not change meanwhile. */
+/* Read a graph, which must not change meanwhile. */
 static ps_status
 look(struct picture *picture, CUgraph graph)
 {
@@ -162,7 +163,7 @@ look(struct picture *picture, CUgraph graph)
         picture->edges == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    /* The driver returns an error for a graph without edges. */
+    /* For a graph without edges, the driver returns an error. */
     if (picture->vertex_count > 0) {
         status = list_vertices(picture, graph);
     }
@@ -177,10 +178,12 @@ look(struct picture *picture, CUgraph graph)
 
 /* ---- Nodes ---- */
 
-/* CU_GRAPH_NODE_TYPE_CONDITIONAL, which older toolkits do not declare. */
+/* The value of CU_GRAPH_NODE_TYPE_CONDITIONAL, which older toolkits do not
+ * declare. */
 enum { CONDITIONAL = 13 };
 
-/* The driver sets the fields that it knows; the others stay as they are. */
+/* Call a driver function if the driver has it.  The driver sets the fields
+ * that it knows; the other fields keep their values. */
 #define ASK(function, ...)           \
     (cuda_driver.function != NULL && \
      cuda_driver.function(__VA_ARGS__) == CUDA_SUCCESS)
@@ -284,8 +287,9 @@ describe(CUgraphNode node)
     return found;
 }
 
-/* The lower half of CUDA's number; the upper half is that of the graph, not of
- * an executable.  The index before CUDA 13.1. */
+/* The node's number: the lower half of CUDA's number.  The upper half
+ * identifies the captured graph, not the executable.  Before CUDA 13.1 it is
+ * the index. */
 static uint32_t
 number_of(CUgraphNode node, size_t index)
 {
@@ -295,7 +299,8 @@ number_of(CUgraphNode node, size_t index)
                                            : (uint32_t)index;
 }
 
-/* The nodes of a gate run one after another, so the first stands for all. */
+/* Describe the nodes.  The first node of a gate represents the whole gate,
+ * because its nodes run one after another. */
 static void
 describe_vertices(struct picture *picture, ps_handle graph,
                   struct ps_graph_node *nodes, size_t *node_count)

@@ -1,8 +1,8 @@
 /* CUDA events between processes.
  *
- * One rule: cudart guarantees nothing for an event after the process that
- * created it, or recorded it last, destroyed it or exited; a wait may then
- * never return. */
+ * The rule: an event is reliable only while the process that created it and
+ * the process that recorded it last both live and have not destroyed it.
+ * Otherwise cudart guarantees nothing, and a wait may never return. */
 #include <cuda_runtime_api.h>
 
 #include <string.h>
@@ -27,8 +27,8 @@ cuda_event_export(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* cudart returns one of these for bytes that identify no event, and for an
- * event that was destroyed. */
+/* Map cudart's error.  It returns one of these for bytes that identify no
+ * event, and for an event that was destroyed. */
 static ps_status
 open_status(cudaError_t error)
 {

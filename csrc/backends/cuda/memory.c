@@ -1,4 +1,4 @@
-/* Memory of CUDA devices: allocation, copies, fills. */
+/* The memory of CUDA devices: allocation, copies, fills. */
 #include <cuda_runtime_api.h>
 
 #include "driver.h"
@@ -6,7 +6,8 @@
 #include "pool.h"
 #include "table.h"
 
-/* Give peer access to the device's memory at an address, as cuda_pool_open. */
+/* Give `peer` access to the memory of `device` at the address.  As
+ * cuda_pool_open, but also for interprocess memory. */
 static cudaError_t
 memory_open(const void *address, int device, int peer)
 {
@@ -16,8 +17,8 @@ memory_open(const void *address, int device, int peer)
                                              : (cudaError_t)status;
 }
 
-/* Find the memory at an address.  If another device has it, and the two
- * devices support peer access, give the device access to it. */
+/* Find the memory at an address.  If another device has it and both support
+ * peer access, give `device` access to it. */
 static cudaError_t
 memory_reach(int device, const void *address,
              struct cudaPointerAttributes *found)
@@ -102,7 +103,8 @@ cuda_host_register(const struct ps_backend *backend, int device, void *data,
     ps_status status = ON_DEVICE(
         device, cudaHostRegister(data, nbytes, cudaHostRegisterPortable));
 
-    /* The driver's answer if it allocated the memory itself. */
+    /* If the driver allocated the memory itself as pinned memory, it returns
+     * this status instead of PS_ERROR_ALREADY_PINNED. */
     if (status == PS_ERROR_INVALID_VALUE &&
         (is_pinned(device, data) ||
          is_pinned(device, (char *)data + nbytes - 1))) {
@@ -117,9 +119,9 @@ cuda_host_unregister(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaHostUnregister(data));
 }
 
-/* Whether the driver's call returns only when the copy, and the work before
- * it, is done.  This is measured; CUDA does not document it.  The driver
- * stages small copies from pageable memory. */
+/* Whether cudaMemcpyAsync returns only after the copy and the work before it
+ * are done.  This was measured; CUDA does not document it.  Small copies from
+ * pageable memory do not wait, because the driver stages them. */
 static int
 copy_waits(const struct cudaPointerAttributes *to,
            const struct cudaPointerAttributes *from, size_t nbytes)
@@ -151,8 +153,8 @@ copy_queue(int device, ps_handle stream, void *destination, const void *source,
             error = memory_open(destination, to.device, from.device);
         }
         if (error == cudaErrorPeerAccessUnsupported) {
-            /* Copies of pool memory between devices need this call, which
-             * cannot be captured. */
+            /* Only this function copies pool memory directly between devices.
+             * It cannot be captured. */
             return cudaMemcpyPeerAsync(destination, to.device, source,
                                        from.device, nbytes,
                                        (cudaStream_t)stream);
@@ -195,7 +197,8 @@ cuda_memory_fill(const struct ps_backend *backend, int device,
                      fill_queue(device, stream, destination, value, nbytes));
 }
 
-/* cudart fills with bytes alone. */
+/* Queue a fill with items of 2 or 4 bytes, through the driver: cudart fills
+ * with single bytes only. */
 static cudaError_t
 fill_items(int device, ps_handle stream, void *destination, uint32_t value,
            size_t size, size_t nbytes)

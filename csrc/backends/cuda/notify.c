@@ -1,9 +1,10 @@
 /* Notifications of CUDA streams and events.
  *
- * For a stream, an event of a completion is recorded and polled.  A program's
- * event is polled directly.  Before it is recorded again, it is replaced by a
- * completion's event on a side stream that waits for it.  An event that others
- * may record (another process, or a graph) is replaced at once. */
+ * For a stream, a completion's own event is recorded and polled.  A program's
+ * event is polled directly.  Before such an event is recorded again, a
+ * completion's event takes its place: it is recorded on a side stream that
+ * waits for the program's event.  For an event that other processes or graphs
+ * may record, this is done at once. */
 #include <limits.h>
 #include <pthread.h>
 #include <search.h>
@@ -13,9 +14,9 @@
 #include "side.h"
 #include "table.h"
 
-/* ---- Events that others may record ---- */
+/* ---- Events that other processes or graphs may record ---- */
 
-/* The handles of the events that others may record, as a search tree. */
+/* The handles of such events, as a search tree. */
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *shared_events;
 
@@ -55,8 +56,8 @@ cuda_event_forget(int device, ps_handle event)
 
 /* ---- Replaced events ---- */
 
-/* Record the completion's own event on a side stream that waits for the event.
- * Statuses as cuda_side_find. */
+/* Record the completion's own event on a side stream that waits for `event`.
+ * Statuses: those of cuda_side_find. */
 static ps_status
 relay(struct cuda_completion *completion, ps_handle event, unsigned most)
 {
@@ -99,7 +100,7 @@ cuda_event_yield(int device, ps_handle event)
 static ps_status
 relay_notify(int device, ps_handle event, struct ps_notification *notification)
 {
-    enum { MOST_WAITS = 16 }; /* on one side stream, cancelled ones */
+    enum { MOST_WAITS = 16 }; /* cancelled ones per side stream */
     struct cuda_completion *completion;
     ps_status status =
         cuda_poll_enter(device, CUDA_NO_STREAM, NULL, &completion);
@@ -112,8 +113,8 @@ relay_notify(int device, ps_handle event, struct ps_notification *notification)
     return status;
 }
 
-/* Sets *done if the work is done already; then the caller calls the
- * notification. */
+/* Register the notification.  If the work is done already, *done becomes true,
+ * and the caller calls the notification. */
 static ps_status
 event_notify(int device, ps_handle event, struct ps_notification *notification,
              bool *done)
@@ -124,9 +125,8 @@ event_notify(int device, ps_handle event, struct ps_notification *notification,
     if (status == PS_ERROR_NOT_READY && is_shared(event)) {
         status = relay_notify(device, event, notification);
     }
-    /* After too many cancelled waits for a shared event, the event itself is
-     * polled, although it may have been recorded again by the time it is
-     * done. */
+    /* Too many cancelled waits for this shared event are pending.  So poll the
+     * event itself, although it may be recorded again before it is done. */
     return status == PS_ERROR_NOT_READY
                ? cuda_poll_event(device, event, notification)
                : status;

@@ -1,4 +1,4 @@
-/* Sockets and their thread; offers.h says how. */
+/* The sockets of offers, and the thread that serves them; see offers.h. */
 #include "offers.h"
 
 #include <errno.h>
@@ -24,16 +24,17 @@ struct cuda_offer {
     LIST_ENTRY(cuda_offer) neighbours;
 };
 
-/* The lock guards these and the offers.  It is held during system calls, none
+/* Guards the variables below and the offers.  Held during system calls, none
  * of which waits. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, cuda_offer) offers;
-static int queue = -1;    /* epoll's; each entry has its offer */
-static int stopping = -1; /* an eventfd in the queue, without an offer */
+static int queue = -1;    /* an epoll; each entry's data is its offer */
+static int stopping = -1; /* an eventfd in the queue, with NULL as its data */
 static bool started, stopped;
 static pthread_t thread;
 
-/* A descriptor, aligned as a control message must be. */
+/* Room for one descriptor in a control message, with the alignment that it
+ * needs. */
 union control {
     struct cmsghdr header;
     char bytes[CMSG_SPACE(sizeof(int))];
@@ -78,7 +79,8 @@ send_to(int peer, struct cuda_offer *offer)
     (void)sendmsg(peer, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* False if a waiting process cannot be accepted for now. */
+/* Accept one process and send it the file.  Returns false if processes cannot
+ * be accepted now. */
 static bool
 accept_locked(struct cuda_offer *offer)
 {
@@ -94,7 +96,7 @@ accept_locked(struct cuda_offer *offer)
     return true;
 }
 
-/* It may have been withdrawn since the queue named it. */
+/* Find an offer that the queue named.  NULL if it was withdrawn since. */
 static struct cuda_offer *
 find_locked(const void *wanted)
 {
@@ -145,8 +147,9 @@ after_fork(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* The offers are the parent's: a child that kept them open would keep the
- * memory, and other processes would connect to sockets that nothing serves. */
+/* Close the offers, which are the parent's.  If a child kept them open, it
+ * would keep their memory, and other processes would connect to sockets that
+ * no thread serves. */
 static void
 after_fork_in_child(void)
 {
@@ -172,7 +175,7 @@ listen_to(int number, void *offer)
     return epoll_ctl(queue, EPOLL_CTL_ADD, number, &event) == 0;
 }
 
-/* Start the thread unless there is one. */
+/* Start the thread if it does not run. */
 static ps_status
 start_locked(void)
 {
@@ -207,7 +210,7 @@ start_locked(void)
     return PS_SUCCESS;
 }
 
-/* A socket that the kernel has named: a zero byte and five more. */
+/* Let the kernel choose the socket's name: a zero byte and five more bytes. */
 static bool
 bind_and_listen(int listener, char name[CUDA_SOCKET_NAME])
 {
@@ -322,7 +325,7 @@ connect_to(int peer, const char name[CUDA_SOCKET_NAME])
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t length = strnlen(name, CUDA_SOCKET_NAME);
     memcpy(address.sun_path + 1, name, length);
-    /* The limits are also those of connect and of recvmsg. */
+    /* These timeouts also apply to connect and recvmsg. */
     return setsockopt(peer, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) ==
                0 &&
            setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) ==
@@ -332,7 +335,7 @@ connect_to(int peer, const char name[CUDA_SOCKET_NAME])
                                length)) == 0;
 }
 
-/* The one file in the message; -1 if there is none. */
+/* Returns the only file in the message; -1 if there is none. */
 static int
 file_of(struct msghdr *message)
 {
@@ -355,7 +358,8 @@ receive(int peer, struct cuda_payload *payload, int *file)
         .msg_iov = &part,
         .msg_iovlen = 1,
         .msg_control = control.bytes,
-        /* Without the padding, which has room for a second descriptor. */
+        /* CMSG_LEN excludes the padding, which has room for a second
+         * descriptor. */
         .msg_controllen = CMSG_LEN(sizeof(int)),
     };
     ssize_t length = recvmsg(peer, &message, MSG_CMSG_CLOEXEC);
@@ -371,7 +375,7 @@ receive(int peer, struct cuda_payload *payload, int *file)
     if (received >= 0) {
         close(received);
     }
-    /* This also happens if there is no room for the descriptor. */
+    /* The flag is also set if the process has no room for the descriptor. */
     return received < 0 && (message.msg_flags & MSG_CTRUNC)
                ? PS_ERROR_OUT_OF_MEMORY
                : PS_ERROR_INVALID_HANDLE;
@@ -387,7 +391,7 @@ cuda_offer_take(const char name[CUDA_SOCKET_NAME],
         return failure();
     }
     sigfillset(&all);
-    /* A signal would end the calls. */
+    /* Block signals, since they would interrupt the calls. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     ps_status status = connect_to(peer, name)
                            ? is_own_user(peer) ? receive(peer, payload, file)

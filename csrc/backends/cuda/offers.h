@@ -1,9 +1,9 @@
-/* Descriptors of files that this process offers to others of its user.  A
- * thread sends each to every process that connects to a socket of its own,
- * until it is withdrawn.
+/* Offers of file descriptors to other processes of the same user.  Each offer
+ * has a socket.  A thread sends the descriptor to every process that connects
+ * to it, until the offer is withdrawn.
  *
- * One rule: nothing is read from a process that takes a descriptor, so that
- * none can stall the thread or mislead it. */
+ * The rule: nothing is read from a process that takes a descriptor, so that it
+ * can neither stall nor mislead the thread. */
 #ifndef PYSTREAMS_CUDA_OFFERS_H
 #define PYSTREAMS_CUDA_OFFERS_H
 
@@ -11,11 +11,11 @@
 
 #include <pystreams/backend.h>
 
-/* The name of a socket, in the network namespace of its process.  Another
- * socket may get the name when this one is closed. */
+/* The size of a socket's name.  A name is valid in the network namespace of
+ * its process.  Another socket may get the name when this one is closed. */
 enum { CUDA_SOCKET_NAME = 8 };
 
-/* Sent along with the descriptor. */
+/* The data that is sent with a descriptor. */
 struct cuda_payload {
     uint64_t nonce[4];
     uint64_t nbytes;
@@ -23,24 +23,23 @@ struct cuda_payload {
 
 struct cuda_offer;
 
-/* Offer the file, which belongs to the offer from here on, after a failure
- * too.
- * Statuses: PS_ERROR_OUT_OF_MEMORY, also if the process has too many open
- * files; PS_ERROR_SHUTTING_DOWN. */
+/* Offer a file.  The offer takes over the file, also on failure.  Statuses:
+ * PS_ERROR_OUT_OF_MEMORY, also if the process has too many open files;
+ * PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cuda_offer_create(int file, const struct cuda_payload *payload,
                   char name[CUDA_SOCKET_NAME], struct cuda_offer **result);
 
-/* Close the file, and free the offer.  Accepts NULL. */
+/* Withdraw the offer: closes the file and frees the offer.  Accepts NULL. */
 void cuda_offer_withdraw(struct cuda_offer *offer);
 
-/* Take the file that another process offers.  The name may be any bytes.
- * Statuses: PS_ERROR_INVALID_HANDLE if no process of this user offers it, or
- * if it does not answer within ten seconds; PS_ERROR_OUT_OF_MEMORY. */
+/* Take the file that another process offers under this name, which may be any
+ * bytes.  Returns PS_ERROR_INVALID_HANDLE if no process of this user offers
+ * it, or does not reply within ten seconds; PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_offer_take(const char name[CUDA_SOCKET_NAME],
                           struct cuda_payload *payload, int *file);
 
-/* End the thread, and offer nothing from here on. */
+/* End the thread.  No file can be offered any more. */
 void cuda_offers_stop(void);
 
 #endif

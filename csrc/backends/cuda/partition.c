@@ -1,12 +1,13 @@
 /* Partitions: green contexts.
  *
- * Two splits of a device's multiprocessors give the same ones to both, so each
- * device is split once, into the smallest groups that the driver allows, and a
- * partition takes groups that no other has.
+ * Two splits of a device's multiprocessors would both start with the same
+ * multiprocessors.  So each device is split only once, into the smallest
+ * groups that the driver allows.  A partition takes groups that no other
+ * partition has.
  *
- * One rule: a green context is never made current, because it may be on one
- * thread only.  Its streams are used while the primary context is, whose
- * memory, events and kernels they share. */
+ * The rule: a green context is never made current, because it may be current
+ * on one thread only.  Its streams are used while the primary context is
+ * current, and share that context's memory, events and kernels. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -15,7 +16,7 @@
 
 struct group {
     CUdevResource resource;
-    const struct partition *owner; /* NULL if it is free */
+    const struct partition *owner; /* NULL if the group is free */
 };
 
 struct partition {
@@ -30,7 +31,7 @@ struct split {
 static pthread_mutex_t splits_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct split *splits[CUDA_DEVICES];
 
-/* The resources of a device: `count` groups, and the rest. */
+/* Split a device's multiprocessors into `count` groups and the rest. */
 static ps_status
 split_into(const CUdevResource *all, unsigned count, struct split **result)
 {
@@ -81,8 +82,8 @@ split_locked(int device, struct split **result)
     return status;
 }
 
-/* Create the context of the free groups that have at least `wanted`
- * multiprocessors.  Their owner becomes the partition. */
+/* Create a green context of free groups with at least `wanted`
+ * multiprocessors.  The partition becomes the groups' owner. */
 static ps_status
 create_locked(int device, unsigned wanted, struct partition *partition,
               int *granted)

@@ -47,7 +47,7 @@ timespec_of(int64_t ns)
 
 /* ---- Completions ---- */
 
-/* Completions that are in no queue, kept with their events. */
+/* Completions that are in no queue.  They keep their own events. */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_completion *spare[CUDA_DEVICES];
 
@@ -110,7 +110,8 @@ cuda_completion_record(struct cuda_completion *completion, ps_handle stream)
     return status;
 }
 
-/* The status of the work, or PS_ERROR_NOT_READY. */
+/* Query a completion.  Returns the status of the work, or
+ * PS_ERROR_NOT_READY. */
 static ps_status
 completion_query(const struct cuda_completion *completion)
 {
@@ -133,22 +134,24 @@ completion_query(const struct cuda_completion *completion)
 
 enum { CHAINS = 1024 };
 
-/* A thread and the queues that it polls. */
+/* A polling thread, and the queues that it polls. */
 struct poller {
-    const char *name; /* of the thread */
-    /* Guards the fields below; not held during calls of CUDA. */
+    const char *name; /* the thread's name */
+    /* Guards the fields below.  Not held during calls of CUDA. */
     pthread_mutex_t lock;
-    /* Signals new work, a request to stop, and the end.  It uses the monotonic
-     * clock, and is made when the thread is started. */
+    /* Signalled for new work, for a request to stop, and at the end of the
+     * thread.  It uses the monotonic clock, so it is initialized when the
+     * thread is started. */
     pthread_cond_t wake;
-    pthread_cond_t left; /* the use of a completion has ended */
+    pthread_cond_t left; /* signalled when the use of a completion ends */
     bool started;
     bool ended;
     pthread_t thread;
     atomic_bool stopping;
-    unsigned long long given; /* notifications, ever */
-    int64_t latest;           /* when the last one was */
-    /* The first completions of the queues, by the hashes of the handles. */
+    unsigned long long given; /* notifications that were ever added */
+    int64_t latest;           /* when the latest one was added */
+    /* A hash table of queues by handle.  It has the first completion of each
+     * queue. */
     struct cuda_completion *chains[CHAINS];
 };
 
@@ -158,8 +161,8 @@ struct poller {
         .wake = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER \
     }
 
-/* There are two pollers because a query of an event may block until another
- * thread's copy is done, and that copy may depend on a word being seen. */
+/* Two pollers are needed.  A query of an event may block until another
+ * thread's copy is done, and that copy may wait until a word has been seen. */
 static struct poller events = POLLER("ps-cuda-events");
 static struct poller words = POLLER("ps-cuda-words");
 
@@ -174,12 +177,12 @@ poller_of(const struct cuda_completion *completion)
 static struct cuda_completion **
 chain_of(struct poller *poller, ps_handle handle)
 {
-    /* Handles are addresses, whose lowest bits are the same. */
+    /* Handles are addresses, and their lowest bits are all alike. */
     return &poller->chains[((handle >> 6) + (handle >> 12)) % CHAINS];
 }
 
-/* The link to the first completion of the queue, or to the NULL at the end of
- * the chain if there is no such queue. */
+/* Find a handle's queue.  Returns the link to its first completion; if there
+ * is no such queue, the link at the end of the chain, which is NULL. */
 static struct cuda_completion **
 find_locked(struct poller *poller, enum cuda_completion_kind kind, int device,
             ps_handle handle)
@@ -194,7 +197,7 @@ find_locked(struct poller *poller, enum cuda_completion_kind kind, int device,
     return link;
 }
 
-/* Put the completion at the end of the handle's queue. */
+/* Append the completion to the handle's queue. */
 static void
 append_locked(struct poller *poller, struct cuda_completion *completion,
               enum cuda_completion_kind kind, ps_handle handle)
@@ -219,7 +222,7 @@ append_locked(struct poller *poller, struct cuda_completion *completion,
     }
 }
 
-/* Make the completion unfindable by its handle. */
+/* Make sure that the completion is no longer found by its handle. */
 static void
 hide_locked(struct cuda_completion *completion)
 {
@@ -229,7 +232,7 @@ hide_locked(struct cuda_completion *completion)
     completion->kind = CUDA_ALONE;
 }
 
-/* Take the completion out of its queue. */
+/* Remove the completion from its queue. */
 static void
 remove_locked(struct poller *poller, struct cuda_completion *completion)
 {
@@ -248,7 +251,8 @@ remove_locked(struct poller *poller, struct cuda_completion *completion)
     hide_locked(completion);
 }
 
-/* Take the completion out if nothing needs it; the caller releases it then. */
+/* Remove the completion from its queue if nothing needs it any more.  Returns
+ * true then, and the caller releases it. */
 static bool
 trim_locked(struct poller *poller, struct cuda_completion *completion)
 {
@@ -263,7 +267,8 @@ trim_locked(struct poller *poller, struct cuda_completion *completion)
 
 /* ---- The threads ---- */
 
-/* Query the first completion of a queue. */
+/* Query the first completion of a queue.  Returns whether it has occurred, or
+ * has no notifications left. */
 static bool
 is_over_locked(struct poller *poller, struct cuda_completion *first)
 {
@@ -279,7 +284,8 @@ is_over_locked(struct poller *poller, struct cuda_completion *first)
     return first->status != PS_ERROR_NOT_READY || first->notifications == NULL;
 }
 
-/* Turn the ring into a list.  From here on it is too late to cancel. */
+/* Turn the ring of notifications into a list.  From here on they cannot be
+ * cancelled. */
 static void
 detach_locked(struct cuda_completion *completion)
 {
@@ -294,8 +300,9 @@ detach_locked(struct cuda_completion *completion)
     }
 }
 
-/* Poll the first completion of each queue, and the following ones as long as
- * they have occurred.  Remove these and return them, linked by chain. */
+/* Poll the first completion of each queue.  If it has occurred, continue with
+ * the next one.  Removes the completions that have occurred, and returns them
+ * as a list linked by `chain`.  *more becomes whether any are left. */
 static struct cuda_completion *
 sweep_locked(struct poller *poller, bool *more)
 {
@@ -322,8 +329,8 @@ sweep_locked(struct poller *poller, bool *more)
     return over;
 }
 
-/* Call the notifications, whose memory belongs to their owners again, and
- * release the completion. */
+/* Call the notifications, and release the completion.  A notification's memory
+ * belongs to its owner again when it is called. */
 static void
 complete(struct cuda_completion *completion)
 {
@@ -336,7 +343,8 @@ complete(struct cuda_completion *completion)
     cuda_completion_release(completion);
 }
 
-/* Sleep for at least as long as the round took, or until there is new work. */
+/* Sleep until there is new work, or for a while: at least as long as the last
+ * round of polling took. */
 static void
 back_off_locked(struct poller *poller, unsigned long long seen, bool more,
                 int64_t began)
@@ -359,9 +367,9 @@ poller_main(void *argument)
     struct poller *poller = argument;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-    /* Polling invalidates no capture of another thread. */
+    /* Relaxed, so that polling invalidates no capture of another thread. */
     cuda_driver.capture_mode(&mode);
-    /* By default the kernel may end a sleep 50 us late. */
+    /* With the default slack, the kernel may end a sleep 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1);
     pthread_mutex_lock(&poller->lock);
     while (!atomic_load(&poller->stopping)) {
@@ -383,7 +391,7 @@ poller_main(void *argument)
     return NULL;
 }
 
-/* Start the thread if there is none. */
+/* Start the poller's thread if it does not run. */
 static ps_status
 start_locked(struct poller *poller)
 {
@@ -411,7 +419,8 @@ start_locked(struct poller *poller)
     return PS_SUCCESS;
 }
 
-/* End the thread.  Statuses: PS_ERROR_NOT_READY after the deadline. */
+/* End the poller's thread.  Returns PS_ERROR_NOT_READY if that takes until the
+ * deadline. */
 static ps_status
 poller_stop(struct poller *poller, int64_t deadline)
 {

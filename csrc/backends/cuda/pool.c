@@ -1,8 +1,8 @@
-/* The pools of the devices' memory.
+/* The pools from which device memory is allocated.
  *
- * They are this library's own, one per device, and keep freed memory.  The
- * default pool is shared with other libraries, and returns its memory to the
- * driver at every synchronization. */
+ * Each device has a pool of this library's own, which keeps freed memory.  The
+ * driver's default pool does not serve: other libraries use it, too, and it
+ * returns its memory to the driver at every synchronization. */
 #include "pool.h"
 
 #include <stdatomic.h>
@@ -12,7 +12,7 @@
 
 static _Atomic(cudaMemPool_t) pools[CUDA_DEVICES];
 
-/* The devices whose pools have a threshold. */
+/* A mask of the devices whose pools have a threshold. */
 static _Atomic uint64_t bounded;
 
 cudaError_t
@@ -60,13 +60,13 @@ cuda_pool_idle(int device, uint64_t *nbytes)
                 pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
         }
     }
-    /* Other threads may allocate or free between the two. */
+    /* Other threads may allocate or free between the two calls. */
     *nbytes = reserved > used ? reserved - used : 0;
     return error;
 }
 
-/* By device, the peers that have access to its pool, and those that the
- * program has denied it. */
+/* For each device, a mask of the peers that have access to its pool, and a
+ * mask of those to which the program has denied it. */
 static _Atomic uint64_t opened[CUDA_DEVICES], denied[CUDA_DEVICES];
 
 static cudaError_t
@@ -113,7 +113,8 @@ cudaError_t
 cuda_pool_close(int device, int peer)
 {
     uint64_t bit = UINT64_C(1) << peer;
-    /* First, so that copies of other threads are staged from here on. */
+    /* Set the bit first, so that copies of other threads are staged from here
+     * on. */
     uint64_t before = atomic_fetch_or(&denied[device], bit);
     cudaError_t error =
         pool_set_access(device, peer, cudaMemAccessFlagsProtNone);
@@ -175,7 +176,7 @@ ps_status
 cuda_pool_reset_peak(const struct ps_backend *backend, int device)
 {
     cudaMemPool_t pool = atomic_load(&pools[device]);
-    uint64_t zero = 0; /* the only value that the driver takes */
+    uint64_t zero = 0; /* the driver accepts no other value */
 
     return pool == NULL
                ? PS_SUCCESS

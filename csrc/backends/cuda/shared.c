@@ -1,11 +1,11 @@
-/* Device memory of several processes, by the driver's virtual memory
- * management: created memory has a file descriptor, with which another process
+/* Device memory that processes share, by the driver's virtual memory
+ * management.  Such memory has a file descriptor, by which another process
  * imports and maps it.  cudaIpcGetMemHandle does not serve: its memory ends
- * with the process that allocated it, but this physical memory lives as long
- * as any process maps it.
+ * with the process that allocated it.  This memory lives as long as any
+ * process maps it.
  *
- * One rule: a handle, and all data from a peer, may be any bytes, so the
- * driver must confirm the memory before it is mapped. */
+ * The rule: a handle, and all data from another process, may be any bytes.  So
+ * the driver must confirm the memory before it is mapped. */
 #include <cuda_runtime_api.h>
 
 #include <fcntl.h>
@@ -24,7 +24,8 @@
 
 static const char magic[8] = "pscudam1";
 
-/* A handle.  Two processes may have different numbers for a device. */
+/* A handle.  It names the device by its UUID, because a device may have
+ * different numbers in two processes. */
 struct token {
     char magic[sizeof(magic)];
     CUuuid device;
@@ -32,14 +33,16 @@ struct token {
     char socket[CUDA_SOCKET_NAME];
 };
 
-_Static_assert(sizeof(struct token) == PS_IPC_HANDLE_BYTES, "no gaps");
+_Static_assert(sizeof(struct token) == PS_IPC_HANDLE_BYTES,
+               "a token fills a handle");
 
 struct mapping {
     CUdeviceptr first;
     size_t nbytes; /* a multiple of the driver's granularity */
     int device;
-    _Atomic uint64_t peers; /* the other devices that have access; a mask */
-    /* NULL if another process allocated the memory. */
+    _Atomic uint64_t peers; /* a mask of the other devices that have access */
+    /* The offer of the memory's descriptor.  NULL if another process allocated
+     * the memory. */
     struct cuda_offer *offer;
     LIST_ENTRY(mapping) neighbours;
 };
@@ -58,8 +61,8 @@ properties_on(int device)
     };
 }
 
-/* The size of an allocation or mapping for nbytes.
- * Statuses: PS_ERROR_NOT_SUPPORTED if the device cannot share memory. */
+/* Compute the size of an allocation or mapping for nbytes.  Returns
+ * PS_ERROR_NOT_SUPPORTED if the device cannot share memory. */
 static ps_status
 round_up(int device, size_t nbytes, size_t *rounded)
 {
@@ -98,7 +101,7 @@ set_access(const struct mapping *mapping, int device)
                                      1);
 }
 
-/* Map the memory at an address of its own. */
+/* Reserve an address range, and map the memory there. */
 static ps_status
 map(struct mapping *mapping, CUmemGenericAllocationHandle memory)
 {
@@ -147,7 +150,7 @@ find_locked(const void *address)
 
 /* ---- Allocating ---- */
 
-/* Create memory, its descriptor, and the offer of that. */
+/* Create memory and its descriptor, and offer the descriptor. */
 static ps_status
 create(struct mapping *mapping, size_t nbytes, struct token *token,
        CUmemGenericAllocationHandle *memory)
@@ -177,7 +180,8 @@ create(struct mapping *mapping, size_t nbytes, struct token *token,
     if (status != PS_SUCCESS) {
         cuda_driver.memory_release(*memory);
     }
-    /* The driver's answer if the process has too many open files. */
+    /* The driver returns this status if the process has too many open
+     * files. */
     return status == PS_ERROR_OPERATING_SYSTEM ? PS_ERROR_OUT_OF_MEMORY
                                                : status;
 }
@@ -205,7 +209,8 @@ allocate(struct mapping *mapping, size_t nbytes, struct token *token)
         return status;
     }
     status = map(mapping, memory);
-    /* From here on the mapping and the descriptor keep it. */
+    /* Drop this reference: from here on the mapping and the descriptor keep
+     * the memory. */
     cuda_driver.memory_release(memory);
     if (status != PS_SUCCESS) {
         cuda_offer_withdraw(mapping->offer);
@@ -229,7 +234,8 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
     ps_status status = ON_DEVICE(device, allocate(mapping, nbytes, &token));
     if (status == PS_ERROR_OUT_OF_MEMORY &&
         cuda_pool_reduce(device, 0) == PS_SUCCESS) {
-        /* The pool may have kept the memory that was missing. */
+        /* The pool kept freed memory, and cuda_pool_reduce has returned it to
+         * the driver.  So try again. */
         status = ON_DEVICE(device, allocate(mapping, nbytes, &token));
     }
     if (status != PS_SUCCESS) {
@@ -243,8 +249,8 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
 
 /* ---- Opening ---- */
 
-/* The driver returns one of these for a descriptor that is not of memory, and
- * for memory that has another size than is to be mapped. */
+/* Map the driver's error.  It returns one of these for a descriptor that is
+ * not of memory, and for memory of another size than the mapping. */
 static ps_status
 open_status(ps_status status)
 {
@@ -260,7 +266,7 @@ open_status(ps_status status)
     }
 }
 
-/* Whether it is of the mapping's device. */
+/* Check that the memory is on the mapping's device. */
 static ps_status
 check_memory(const struct mapping *mapping,
              CUmemGenericAllocationHandle memory)
@@ -299,7 +305,7 @@ import(struct mapping *mapping, size_t nbytes, int file)
     return open_status(status);
 }
 
-/* The descriptor of a handle's memory. */
+/* Take the descriptor of a handle's memory from the process that offers it. */
 static ps_status
 take(int device, const struct token *token, size_t nbytes, int *file)
 {
@@ -355,7 +361,7 @@ cuda_shared_open(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
-/* ---- Both ---- */
+/* ---- Allocated and opened memory ---- */
 
 static ps_status
 unmap(const struct mapping *mapping)

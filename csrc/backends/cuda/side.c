@@ -1,5 +1,5 @@
 /* Side streams.  They are kept for reuse while they are idle, and while they
- * wait for events whose notifications were cancelled. */
+ * still wait for events whose notifications were cancelled. */
 #include "side.h"
 
 #include <cuda_runtime_api.h>
@@ -11,18 +11,19 @@
 struct cuda_side {
     cudaStream_t stream;
     int device;
-    ps_handle event; /* of the last wait, or 0 once it is destroyed */
-    unsigned waits;  /* since the stream was last seen idle */
+    ps_handle event; /* of the latest wait; 0 if it was destroyed */
+    unsigned waits;  /* since the stream was last found idle */
     struct cuda_side *next;
 };
 
 enum {
-    MOST_IDLE = 8, /* side streams that are kept, per device */
-    LOOKED_AT = 4, /* busy ones that are queried in search of an idle one */
+    MOST_IDLE = 8, /* idle side streams kept per device */
+    LOOKED_AT = 4, /* busy ones to query before giving up */
 };
 
-/* The side streams that no notification uses, by device: first the idle ones,
- * then those that still waited when they were given back, in that order. */
+/* The side streams that no notification uses, by device.  The idle ones come
+ * first.  Those that still waited when they were given back follow, in that
+ * order. */
 static pthread_mutex_t sides_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_side *sides[CUDA_DEVICES];
 
@@ -43,9 +44,10 @@ side_query(struct cuda_side *side)
     return status;
 }
 
-/* Take the side stream that last waited for the event, or else an idle one, or
- * NULL.  A side stream that waits occupies one of the few channels to the
- * device, so a program that polls one event must not leave several. */
+/* Take the side stream that last waited for this event, or else an idle one,
+ * or NULL.  A side stream that waits occupies one of the few channels to the
+ * device.  So a program that polls one event must not leave several such
+ * streams. */
 static struct cuda_side *
 side_take_locked(int device, ps_handle event)
 {
@@ -75,8 +77,8 @@ side_take_locked(int device, ps_handle event)
     return side;
 }
 
-/* Keep the side stream for reuse, unless there are enough idle ones.  Returns
- * whether it is kept. */
+/* Keep the side stream for reuse, unless it is idle and there are enough idle
+ * ones.  Returns whether it is kept. */
 static bool
 side_keep_locked(struct cuda_side *side)
 {

@@ -1,4 +1,4 @@
-/* Side streams, which only wait for events. */
+/* Side streams.  Their only work is to wait for events. */
 #ifndef PYSTREAMS_CUDA_SIDE_H
 #define PYSTREAMS_CUDA_SIDE_H
 
@@ -8,19 +8,19 @@
 
 struct cuda_side;
 
-/* Take a side stream on which to wait for the event: an idle one, or one with
- * waits for earlier records of the event whose notifications were cancelled.
- * The device's context is current.  Statuses: PS_ERROR_NOT_READY if at least
- * `most` such waits are pending, PS_ERROR_OUT_OF_MEMORY. */
+/* Take a side stream for a wait for the event.  It is idle, or it still waits
+ * for earlier records of this event whose notifications were cancelled.  The
+ * device's context is current.  Returns PS_ERROR_NOT_READY if `most` such
+ * waits are pending; PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_side_find(int device, ps_handle event, unsigned most,
                          struct cuda_side **side);
 
 CUstream cuda_side_stream(const struct cuda_side *side);
 
-/* Give it back, idle or waiting. */
+/* Give the side stream back, whether it is idle or waits. */
 void cuda_side_release(struct cuda_side *side);
 
-/* The event is destroyed, and its handle may become another event's. */
+/* Call when the event is destroyed: another event may then get its handle. */
 void cuda_side_forget(int device, ps_handle event);
 
 #endif

@@ -32,7 +32,7 @@ sleep_queue(ps_handle stream, uint64_t cycles)
     CUlibrary library;
     CUresult error = CUDA_SUCCESS;
 
-    /* Several threads may each load it, which is harmless. */
+    /* Several threads may each load the library; that is harmless. */
     if (kernel == NULL) {
         error = cuda_driver.library_load(&library, sleep_source, NULL, NULL, 0,
                                          NULL, NULL, 0);

@@ -1,9 +1,10 @@
 /* The table over cudart, and its members for devices, streams and events.
  *
- * One rule: cudart is called only while the primary context of the device is
- * current, and the thread's context is restored; on a thread without a
- * context, cudart would create one on device 0.  The members that programs
- * call most call the driver instead, which needs only the handle. */
+ * The rule: cudart is called only while the device's primary context is
+ * current, and afterwards the thread's former context is current again.  On a
+ * thread without a context, cudart would create one on device 0.  The members
+ * that programs call most often call the driver instead, which needs only the
+ * handle. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -61,7 +62,8 @@ cuda_device_current(const struct ps_backend *backend, int *device)
     CUdevice current;
     ps_status status = cuda_driver.context_device(&current);
 
-    /* The thread has no context, or the driver is not initialized. */
+    /* These errors mean that the thread has no context, or that the driver is
+     * not initialized. */
     if (status == CUDA_ERROR_INVALID_CONTEXT ||
         status == CUDA_ERROR_NOT_INITIALIZED) {
         current = 0;
@@ -73,8 +75,8 @@ cuda_device_current(const struct ps_backend *backend, int *device)
     return status;
 }
 
-/* Not cudaSetDevice: cudart would remember the device for the thread, and
- * device_restore could not undo that. */
+/* Does not use cudaSetDevice: cudart would remember the device for this
+ * thread, and device_restore could not undo that. */
 static ps_status
 cuda_device_set(const struct ps_backend *backend, int device)
 {
@@ -90,7 +92,7 @@ cuda_device_restore(const struct ps_backend *backend, int previous)
     unsigned flags;
     int active = 1;
 
-    /* Only device 0 can be current without a context. */
+    /* Without a context, only device 0 can be current. */
     if (previous == 0) {
         ps_status status =
             cuda_driver.context_state(previous, &flags, &active);
@@ -242,12 +244,13 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     CUcontext context;
     CUdevice found;
 
-    /* The default streams have the same handles on every device. */
+    /* The handles of default streams mean a stream on every device. */
     if (stream <= (ps_handle)CU_STREAM_PER_THREAD) {
         return PS_SUCCESS;
     }
-    /* A green context may be current on one thread only, so a stream's context
-     * is left alone if the driver can tell without it. */
+    /* Ask without making the stream's context current, if the driver can do
+     * so: it may be a green context, which can be current on one thread
+     * only. */
     if (cuda_driver.stream_device != NULL &&
         cuda_stream_check_uncaptured(stream) == PS_SUCCESS) {
         scope.status = cuda_driver.stream_device((CUstream)stream, &found);
@@ -273,7 +276,7 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     return cuda_scope_leave(scope);
 }
 
-static pthread_key_t thread_key; /* of a thread's number */
+static pthread_key_t thread_key; /* the key of a thread's number */
 static bool has_thread_key;
 
 static void
@@ -282,7 +285,8 @@ make_thread_key(void)
     has_thread_key = pthread_key_create(&thread_key, NULL) == 0;
 }
 
-/* cudaStreamPerThread is a different stream on each thread. */
+/* The name of a thread's default stream: cudaStreamPerThread is a different
+ * stream on each thread, so the thread's number is part of the name. */
 static ps_status
 cuda_thread_stream(const struct ps_backend *backend, int device,
                    ps_handle *name)
@@ -360,7 +364,8 @@ cuda_event_query(const struct ps_backend *backend, int device, ps_handle event)
     ps_status status =
         ON_HANDLE(device, event, cuda_driver.event_query((CUevent)event));
 #ifdef PS_COMPUTE_SANITIZER
-    /* The tool sees an order in a wait, but not in a query. */
+    /* compute-sanitizer concludes an order from a wait, but not from a
+     * query. */
     if (status == PS_SUCCESS) {
         cuda_driver.event_synchronize((CUevent)event);
     }
@@ -399,7 +404,8 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 {
     ps_status status = cuda_driver_load();
 
-    /* Not cudart's own functions, which initialize the driver. */
+    /* Does not use cudart's functions for versions, because they initialize
+     * the driver. */
     *runtime = CUDART_VERSION;
     *driver = 0;
     return status == PS_SUCCESS ? (ps_status)cuda_driver.version(driver)
@@ -410,8 +416,9 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 
 const struct ps_backend ps_cuda_backend = {
     .struct_size = sizeof(ps_cuda_backend),
-    /* Driver 580 never returns from the end of a thread with a kernel pending
-     * on its stream if memory was allocated in the order of streams. */
+    /* THREADS_FINISH works around driver 580: if memory was allocated in
+     * stream order, a thread that ends while a kernel is pending on its
+     * default stream never ends. */
     .flags = PS_BACKEND_SHARED | PS_BACKEND_THREADS_FINISH,
     .name = "cuda",
     .device_type = PS_DEVICE_CUDA,

@@ -6,7 +6,7 @@
 
 #include <pystreams/backend.h>
 
-/* The members of the table that files other than table.c define, file by
+/* The members of the table that other files than table.c define, file by
  * file. */
 #define CUDA_MEMBERS(X)        \
     X(notify_cancel)           \
@@ -65,26 +65,28 @@
     X(stream_number)           \
     X(executable_number)
 
-/* Every member takes the table and the device; few use both. */
+/* Every member has the parameters `backend` and `device`, and few use both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-/* With the type that backend.h declares. */
+/* Declare each member with the type that it has in backend.h. */
 #define CUDA_DECLARE(name) \
     __typeof__(*((const struct ps_backend *)NULL)->name) cuda_##name;
 CUDA_MEMBERS(CUDA_DECLARE)
 
 /* ---- notify.c ---- */
 
-/* Declare that others may record the event.  PS_ERROR_OUT_OF_MEMORY. */
+/* Declare that other processes or graphs may record the event.  Returns
+ * PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_event_share(ps_handle event);
 
-/* Call before the event is recorded again, if any event is polled.  If this
- * one is, a side stream takes its place.  Statuses: of creating a stream and
- * an event. */
+/* Call before an event is recorded again, if any of the program's events are
+ * polled.  If this event itself is polled, a completion's event on a side
+ * stream takes its place.  Returns the failure to create a stream or an
+ * event. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
-/* Call when the program destroys the event.  If true, the backend destroys it
- * later; otherwise the caller does so now. */
+/* Call when the program destroys the event.  If this returns true, the backend
+ * destroys it later; otherwise the caller must destroy it now. */
 bool cuda_event_forget(int device, ps_handle event);
 
 /* ---- wait.c ---- */
@@ -92,30 +94,32 @@ bool cuda_event_forget(int device, ps_handle event);
 /* The member device_synchronize with a limit. */
 ps_status cuda_device_wait(int device, const struct ps_limit *limit);
 
-/* Wait for the device if its work ends within a millisecond.  The driver
- * returns freed memory only after a call that waited for the work before; a
- * query is no such call, nor is a wait for the event of a context.
- * Invalidates captures.  May block, for work that is queued meanwhile. */
+/* Wait for the device, if its work ends within a millisecond.  Then the driver
+ * returns freed memory to the device.  It does so only after a call that has
+ * waited for the work before: a query does not count, nor does a wait for the
+ * event of a context.  Invalidates captures.  May block, for work that is
+ * queued meanwhile. */
 void cuda_device_observe(int device);
 
-/* Wait for the stream, whose context is current, unless it is being captured.
- * Call before a call in which the driver would wait for the stream with its
- * locks held, and so block the threads that the stream's work depends on.  May
- * block. */
+/* Wait for the stream, unless it is being captured.  Its context is current.
+ * Call this before a driver call that would wait for the stream with the
+ * driver's locks held: that would block the threads on which the stream's work
+ * depends.  May block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 
 /* ---- shared.c ---- */
 
-/* Give a device access to the interprocess memory at an address, which work
- * uses and another device has.  Creates no context.
- * Statuses: PS_ERROR_INVALID_HANDLE if that is no interprocess memory,
- * cudaErrorPeerAccessUnsupported if the devices don't support it. */
+/* Give `peer` access to the interprocess memory at an address.  Another device
+ * has the memory, and work of `peer` will use it.  Creates no context.
+ * Returns PS_ERROR_INVALID_HANDLE if there is no interprocess memory at the
+ * address, and cudaErrorPeerAccessUnsupported if the devices do not support
+ * it. */
 ps_status cuda_shared_reach(const void *address, int peer);
 
 /* ---- graph_nodes.c ---- */
 
-/* The index of the node, a CUgraphNode, as graph_nodes lists it; SIZE_MAX if
- * it is NULL or unknown. */
+/* Returns the index of a node, a CUgraphNode, in the order of graph_nodes;
+ * SIZE_MAX if it is NULL or unknown. */
 size_t cuda_node_index(int device, ps_handle graph, const void *node);
 
 #endif

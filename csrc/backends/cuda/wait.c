@@ -1,5 +1,5 @@
-/* Waits for CUDA work by polling.  Unlike a wait inside the driver, they can
- * have a limit, and let other threads call the driver. */
+/* Waits that poll CUDA work.  Unlike a wait inside the driver, such a wait can
+ * have a limit, and other threads can call the driver meanwhile. */
 #include <cuda_runtime_api.h>
 
 #include <time.h>
@@ -9,7 +9,8 @@
 #include "pool.h"
 #include "table.h"
 
-/* Poll the event until the limit, at first without a rest. */
+/* Poll the event until it completes or the limit is reached.  At first, do not
+ * rest between the queries. */
 static ps_status
 event_wait_for(CUevent event, const struct ps_limit *limit)
 {
@@ -57,7 +58,7 @@ cuda_stream_drain(int device, ps_handle stream)
     return status;
 }
 
-/* Record the completion's own event after all work of the device so far. */
+/* Record the completion's own event after all work that the device has now. */
 static ps_status
 device_record(struct cuda_completion *completion)
 {
@@ -73,8 +74,8 @@ device_record(struct cuda_completion *completion)
     return status;
 }
 
-/* Wait for the device.  observed: the driver must then know that it is idle,
- * which may also take the time of work that is queued meanwhile. */
+/* Wait for the device.  observed: the driver must also notice that the device
+ * is idle, which may take as long as work that is queued meanwhile. */
 static ps_status
 device_wait(int device, const struct ps_limit *limit, bool observed)
 {
@@ -92,7 +93,8 @@ device_wait(int device, const struct ps_limit *limit, bool observed)
         cuda_completion_release(completion);
     }
     if (status == PS_SUCCESS && observed) {
-        /* A failure of later work is not this wait's. */
+        /* If work that was queued later has failed, this wait does not report
+         * that. */
         (void)ON_DEVICE(device, cudaDeviceSynchronize());
     }
     return status;
