@@ -30,8 +30,9 @@ except ImportError:
         "it and start Python in another folder"
     ) from None
 except ValueError as _error:
-    # An environment variable has an invalid value.  While Python looks for
-    # __main__, as of `python -m pystreams`, argv is ["-m"].
+    # An environment variable has an invalid value.  `python -m pystreams`
+    # prints the error without a traceback.  In this case argv is ["-m"] now,
+    # because Python imports the package to look for its __main__.
     if sys.argv[:1] != ["-m"]:
         raise
     print(f"pystreams: {_error}", file=sys.stderr)

@@ -39,9 +39,9 @@ class _LoopState:
             self.waiter.cancel(token)
 
     def _deliver(self) -> None:
-        # A message is removed once it has been received.  If Ctrl-C or a
-        # MemoryError ends this early, the loop calls it again, as the
-        # descriptor stays readable.
+        # A message is removed only after its receiver has been called.  If
+        # Ctrl-C or a MemoryError ends this early, the descriptor stays
+        # readable, so the loop calls this again.
         while (message := self.waiter.first()) is not None:
             token, status = message
             receive = self._receivers.get(token)
@@ -51,8 +51,8 @@ class _LoopState:
             self.waiter.cancel(token)
 
 
-# The loop keeps its state alive until it is closed, and so do the waits on the
-# loop, which keep the loop alive, too: so this may hold weak references only.
+# Weak references only.  A loop keeps its state alive until the loop is closed.
+# So do the waits on the loop, which also keep the loop itself alive.
 _states: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopState]] = (
     WeakKeyDictionary()
 )
@@ -89,7 +89,8 @@ def _settle(
 def _poll(
     loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]
 ) -> None:
-    """Have work run in turn with the loop's other tasks until it is done."""
+    """Let the explored schedule run work until the future is done, in turn
+    with the loop's other tasks."""
     if not future.done() and _C.schedule_is_on():
         _C.schedule_poll()
         loop.call_soon(_poll, loop, future)
@@ -113,7 +114,7 @@ def pending(obj: _Awaitable) -> Generator[None, None, None]:
 
 
 class Inbox:
-    """Tokens of the running loop, and their messages as they arrive."""
+    """Tokens for the running loop, and a queue of the messages for them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

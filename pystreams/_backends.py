@@ -1,7 +1,7 @@
 """Backends of installed distributions, found by their entry points.
 
-The name of an entry point of the group is the device type, its value the
-module that registers the backend, or a function that does.
+The name of an entry point is the device type.  Its value is a module that
+registers the backend when it is imported, or a function that registers it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 GROUP = "pystreams.backends"
 
-# The device types, by the names of entry points and by what these refer to:
-# several may refer to one backend.
+# The device types of backends: _loaded by the names of entry points, and
+# _registered by their values.  Several names may have the same value.
 _loaded: dict[str, int] = {}
 _registered: dict[str, int] = {}
-# Guards these, and lets each entry point be called once.  It is held while
-# other code is imported, and a child has no thread that would release it.
+# Guards the two dicts, and makes sure that each entry point is called once.
+# It is held while other code is imported.  If another thread holds it at a
+# fork, that thread does not exist in the child, so the child resets it.
 _loading = RLock()
 os.register_at_fork(
     after_in_child=_loading._at_fork_reinit  # type: ignore[attr-defined]
@@ -71,7 +72,7 @@ def load(name: str) -> int:
 
 
 def _register(point: EntryPoint) -> int:
-    """Have the entry point register its backend; return the device type."""
+    """Make the entry point register its backend; return the device type."""
     if point.value in _registered:
         return _registered[point.value]
     before = dict(_C.backends())
@@ -85,8 +86,9 @@ def _register(point: EntryPoint) -> int:
             f"cannot be loaded: {type(error).__name__}: {error}"
         ) from error
     after = dict(_C.backends())
-    # A program may have imported the module itself; then it is the backend
-    # that another of its entry points gives the name of.
+    # The program may have imported the module itself, so that nothing new is
+    # registered now.  Then another entry point with the same value has the
+    # backend's name.
     new = [after[name] for name in offered(point.value) if name in after]
     new = new or [
         type for type in after.values() if type not in before.values()

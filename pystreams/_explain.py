@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     Key = tuple[str, int, int, int]
 
-# enum ps_obstacle.
+# The values of enum ps_obstacle in backend.h.
 _NONE, _STREAM, _GATE, _TIME, _UNKNOWN = range(5)
 
-# How many streams of a chain are listed, in an error and otherwise.
+# How many streams of a chain of waits are listed: in an error, and otherwise.
 _FEW, _MANY = 3, 5
-# The lines of explain().
+# The largest number of lines of explain().
 _LINES = 40
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
@@ -74,7 +74,7 @@ def _is_of_program(frame: Any) -> bool:
 
 
 def _now(frame: Any) -> str:
-    """Return the line of the program that a thread is at."""
+    """Return the line of the program that a thread is executing."""
     while frame is not None and not _is_of_program(frame):
         frame = frame.f_back
     if frame is None:
@@ -84,7 +84,7 @@ def _now(frame: Any) -> str:
 
 
 def _left_of(obj: object) -> list[Any]:
-    """Return the objects of a wait for several that are not known done."""
+    """For a wait for several objects, return those not known to be done."""
     objects = getattr(obj, "_objects", None) or {}
     return list(objects.values())
 
@@ -123,15 +123,15 @@ class _Explanation:
         self.callables = [_Callable(v) for v in _C.explain_callables()]
         self.threads = [_Thread(view) for view in _C.explain_threads()]
         self._waits = {thread.ident: thread for thread in self.threads}
-        # The callables on the way to here.
+        # The callables whose waits led to the present one.
         self._path: list[_Callable] = []
-        # Those that wait for each other.
+        # The callables that wait for each other, in a deadlock.
         self.ring: list[_Callable] = []
         # The streams that the sentences are about.
         self.shown: set[Key] = set()
 
     def add_wait(self, target: tuple[Any, ...]) -> None:
-        """Have the calling thread wait for the target."""
+        """Add a wait of the calling thread for the target."""
         ident = threading.get_ident()
         self._waits[ident] = _Thread((ident, "this call", 0.0, target, None))
 
@@ -142,8 +142,8 @@ class _Explanation:
         return found[-1] if found else None
 
     def stream(self, key: Key) -> str:
-        """Return the text that follows "the stream": "has 2 operations;
-        ..."."""
+        """Return the text that follows a stream's name, as in "has 2
+        operations; ..."."""
         self.shown.add(key)
         states = _C.explain_stream(key)
         if states is None:
@@ -182,7 +182,7 @@ class _Explanation:
         return f"is a {operation}{size}, which runs or is about to"
 
     def _unseen(self, key: Key) -> str:
-        """As stream(), if only the stream's callables are known."""
+        """As stream(), for a stream of which only callables are known."""
         count = sum(c.key == key for c in self.callables)
         first = self.first_of(key)
         if first is None:
@@ -211,7 +211,7 @@ class _Explanation:
         return f"{text} and is {now}" if now else text
 
     def wait(self, thread: _Thread) -> str:
-        """Return "Stream.synchronize (f.py:3) for ..."."""
+        """Return a thread's wait, as "Stream.synchronize (f.py:3) for ..."."""
         place = f" {thread.place}" if thread.place else ""
         return f"{thread.operation}{place}, for {self.target(thread.target)}"
 
@@ -222,7 +222,8 @@ class _Explanation:
         return f"{_label(target[1])} {self.stream(target[1])}"
 
     def target(self, target: tuple[Any, ...]) -> str:
-        """Return the target of a wait, and the wait of that in turn."""
+        """Return the target of a wait, and what the target itself waits
+        for."""
         kind, *rest = target
         if kind == "stream":
             return f"{_label(rest[0])}, which {self.stream(rest[0])}"
@@ -281,7 +282,7 @@ class _Explanation:
         return "a Future whose callable has ended"
 
     def any(self, obj: Any) -> str:
-        """Return the text about an object of the program and its wait."""
+        """Return the text about what an object of the program waits for."""
         if not isinstance(obj, (_C.Stream, _C.Event)):
             return self.object_of(obj)
         target = _C.explain_target(obj)
@@ -290,7 +291,8 @@ class _Explanation:
         return self.subject(target)
 
     def deadlock(self) -> str:
-        """Return the ring of callables that was found, or nothing."""
+        """Return the text about a deadlock of callables; "" if there is
+        none."""
         ring = [f"{c.label} on {_label(c.key)}" for c in self.ring]
         if not ring:
             return ""
@@ -299,12 +301,12 @@ class _Explanation:
         return f"deadlock: {', '.join(ring)} wait for each other in a ring"
 
     def sentence(self, text: str) -> str:
-        """Return the text with the deadlock before it, if there is one."""
+        """Return the text, after that about a deadlock if there is one."""
         ring = self.deadlock()
         return f"{ring}; {text}" if ring else text
 
     def _brief(self, target: tuple[Any, ...]) -> str:
-        """Return a text about a thread's wait."""
+        """Return a short text about the target of a thread's wait."""
         kind, *rest = target
         if kind == "stream":
             return _label(rest[0])
@@ -333,8 +335,8 @@ class _Explanation:
         lines, shown = [], set()
         for self.ring in rings.values():
             lines.append(self.deadlock())
-        # Without items(), whose iterator CPython 3.10 frees wrongly if it is
-        # short of memory.
+        # Do not use items(): CPython 3.10 frees its iterator wrongly if memory
+        # is short.
         inner = {k for key in sentences for k in sentences[key][1] - {key}}
         for key in sorted(sentences, key=inner.__contains__):
             if key not in shown:
@@ -376,7 +378,7 @@ def explain_timeout(target: tuple[Any, ...]) -> str:
 
 
 def answer() -> None:
-    """Write explain() to the process's stderr, for a signal that asks."""
+    """Write explain() to the process's stderr; called after a signal."""
     text = f"pystreams, process {os.getpid()}:\n{explain()}\n"
     data = text.encode(errors="backslashreplace")
     while data:

@@ -1,8 +1,8 @@
 """A program's names for its objects: expressions by which a function reaches
 them.
 
-One rule: no code of the program runs, no property and no method, as the
-program may be in any state.
+The rule: run no code of the program, so no property and no method of its
+classes, because the program may be in any state.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def _is_name(text: object) -> bool:
 
 
 def _first(elements: Iterable[Any]) -> list[Any]:
-    """Return the first elements; none if another thread, which no GIL stops,
-    adds or removes some meanwhile."""
+    """Return the first elements.  Returns none if another thread adds or
+    removes elements meanwhile, which is possible without a GIL."""
     try:
         return list(islice(elements, _WIDTH))
     except RuntimeError:
@@ -52,7 +52,8 @@ def _attributes(value: object) -> Iterator[tuple[str, object]]:
 
 def _items(dictionary: Any) -> Iterator[tuple[Any, object]]:
     """Yield the first items of a dict, which may change meanwhile."""
-    # CPython 3.11 crashes if it has no memory for an iterator of items.
+    # Do not iterate over items(): CPython 3.11 crashes if it has no memory
+    # for the iterator.
     for key in _first(dict.__iter__(dictionary)):
         yield key, dict.get(dictionary, key)
 

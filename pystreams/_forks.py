@@ -1,9 +1,9 @@
 """Imports that other threads had begun when a child was forked.
 
-A child has no thread that would finish them, but a copy of their locks in
-importlib.  The next import of such a module would wait for its lock.  Many
-modules of this package, and what these import, are imported by the call that
-first needs them, on any thread.
+In the child, these threads do not exist, but importlib's locks of their
+imports are still held.  So the next import of such a module would wait for
+ever.  This happens easily: the call that first needs a module of this package
+imports it, on any thread.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from _thread import get_ident
 
 
 def _forget_imports() -> None:
-    """Make this process, a new child, begin other threads' imports again.
+    """In a new child, forget the imports that other threads had begun.
 
-    Those of the calling thread go on.
+    The next import of such a module then begins again.  Imports that the
+    calling thread has begun continue.
     """
     locks = getattr(_frozen_importlib, "_module_locks", {})
     for name, reference in list(locks.items()):
@@ -31,5 +32,5 @@ def _forget_imports() -> None:
 
 
 def register() -> None:
-    """Make each child that is forked from now on begin them again."""
+    """Call _forget_imports() in each child that is forked from now on."""
     os.register_at_fork(after_in_child=_forget_imports)

@@ -69,7 +69,7 @@ def log_callback(future: StreamFuture, error: Exception) -> None:
 def log_unretrieved(
     error: BaseException, place: tuple[str, int, str] | None
 ) -> None:
-    """Log the exception of a Future that nobody has asked for it."""
+    """Log the exception of a Future from which no code has retrieved it."""
     text = '; it was submitted at\n  File "{}", line {}, in {}'
     where = text.format(*place) if place is not None else ""
     getLogger("pystreams").error(
@@ -84,8 +84,8 @@ def enter_thread(name: str) -> None:
     thread = threading.current_thread()
     thread.name = name
     if sys.version_info < (3, 13):
-        # If a callable forks, this is the child's main thread, which must have
-        # this lock.
+        # If a callable forks, its thread becomes the child's main thread, and
+        # threading requires that a main thread has this lock.
         thread._set_tstate_lock()  # type: ignore[attr-defined]
     trace, profile = threading.gettrace(), threading.getprofile()
     if trace is not None:
@@ -115,7 +115,7 @@ def _exit_status(error: BaseException | None) -> int:
 
 
 def end_child(error: BaseException | None) -> NoReturn:
-    """End a child process that was forked in a callable, when that returns.
+    """End a child process that a callable forked, after the callable.
 
     As in multiprocessing's children, no atexit functions are called.
     """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _WHAT = "the CUDA array interface"
-# MOST_DIMENSIONS, in C.
+# The same as MOST_DIMENSIONS in borrow.h.
 _MOST_DIMENSIONS = 64
 
 
@@ -53,7 +53,8 @@ def read_array_interface(
             f"{function}() expects {_WHAT} to be a dict, but got "
             f"{type(interface).__name__}"
         )
-    # To read an entry may run the producer's code, which may change it.
+    # Copy: reading an entry may run code of the producer, and that code may
+    # change the dict.
     entries = interface.copy()
     for name in ("version", "data", "shape", "typestr"):
         if name not in entries:

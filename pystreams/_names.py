@@ -9,13 +9,19 @@ PER_THREAD = 2
 
 
 def is_thread_stream(stream: int | str) -> bool:
-    """Whether it is the default stream of a thread: the upper two bits say so
-    in reports, which tell those of several threads apart."""
+    """Return whether the stream is the default stream of a thread.
+
+    In reports, such a stream has a name of its own instead of its handle.
+    The upper two bits mark such names.
+    """
     return isinstance(stream, int) and stream >> 62 == 1
 
 
 def stream_label(device: str, stream: int | str, name: str | None) -> str:
-    """stream is its handle, or the text of its number in a schedule."""
+    """Return a label for a stream.
+
+    stream is the handle, or the text of the stream's number in a schedule.
+    """
     if stream == 0:
         return f"the default stream of {device}"
     if is_thread_stream(stream):
@@ -32,7 +38,7 @@ def default_stream_name(identifier: int) -> str:
 
 
 def thread_name(identifier: int, unknown: str = "thread {}") -> str:
-    # Not threading.enumerate(), which waits for a lock that another thread may
-    # hold while it waits for this one.
+    # Do not use threading.enumerate(): it waits for a lock, and another thread
+    # may hold that lock while it waits for this thread.
     thread = threading._active.get(identifier)  # type: ignore[attr-defined]
     return thread.name if thread is not None else unknown.format(identifier)

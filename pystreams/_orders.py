@@ -1,12 +1,13 @@
 """Every order of a program's steps that can differ, each of them once.
 
-A step is an operation of a stream, or the program's part between two of its
-calls.  Two steps depend on each other if they are of one stream, or of the
-program; if one makes the other possible; or if they conflict: their order can
-be seen in memory, or in the answer to a query.  Runs in which dependent steps
-come in the same order cannot be told apart.  The next order to run is derived
-from those that ran, by optimal dynamic partial-order reduction (Abdulla,
-Aronis, Jonsson and Sagonas, POPL 2014).
+A step is an operation of a stream, or the part of the program between two of
+its calls.  Two steps depend on each other in three cases: both belong to one
+stream, or to the program; one makes the other possible; or they conflict, so
+that their order changes the contents of memory or the result of a query.  Two
+runs have equal orders if all dependent steps come in the same order; the
+program cannot distinguish them.  The next order to run is derived from the
+orders that ran, by optimal dynamic partial-order reduction (Abdulla, Aronis,
+Jonsson and Sagonas, POPL 2014).
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    #: A block, the first byte in it, and the one after the last.
+    #: The number of a block, and the offsets of the first byte and of the byte
+    #: after the last one.
     _Span = tuple[int, int, int]
 
-# enum ps_note_kind, which says what each one means.
+# The values of enum ps_note_kind in backends.h, which explains them.
 (
     _STEP,
     _READ,
@@ -58,27 +60,28 @@ def _overlap(some: Iterable[_Span], others: Sequence[_Span]) -> bool:
 
 @dataclass
 class Step:
-    """One step of a run, and the facts that can show its position."""
+    """One step of a run, with everything that its position can affect."""
 
     #: The number of the stream, or 0 for the program.
     process: int
     #: The number of the operation, or 0.
     operation: int
-    #: How many operations were queued before it.
+    #: How many operations were queued before this step.
     queued: int
-    #: Whether it runs code of the program.
+    #: Whether the step runs code of the program.
     program: bool
-    #: The operation that it ends, or 0: a callable takes two steps.
+    #: The operation that ends in this step, or 0.  A callable takes two steps,
+    #: and ends in the second.
     done: int = 0
-    #: Whether it may access all memory.
+    #: Whether the step may access any memory.
     any: bool = False
     reads: list[_Span] = field(default_factory=list)
     writes: list[_Span] = field(default_factory=list)
-    #: Operations of which it asks whether they are done.
+    #: The operations whose completion the step queries.
     asked: set[int] = field(default_factory=set)
     reads_time: bool = False
     sleeps: bool = False
-    #: Earlier steps, by index, without which it is impossible.
+    #: The indices of earlier steps that make this one possible.
     after: set[int] = field(default_factory=set)
 
     @property
@@ -111,17 +114,18 @@ class _Reader:
         self.steps: list[Step] = []
         self._blocks: list[tuple[int, int]] = []
         self._views: list[tuple[_Span, bool]] = []
-        # Of the next callable, and of those that are queued.
+        # The memory that callables get as arguments: the next callable, and
+        # the queued ones by operation.
         self._arguments: list[_Span] = []
         self._callables: dict[int, list[_Span]] = {}
-        # What the program's next step waits for.
+        # The operations for which the program's next step waits.
         self._waited: set[int] = set()
-        # The steps that ended operations.
+        # For each operation, the step in which it ended.
         self._ended: dict[int, int] = {}
 
     def _span(self, address: int, nbytes: int) -> _Span:
-        """Return the bytes as part of their block: addresses differ between
-        runs."""
+        """Return an address range as offsets in its block, because addresses
+        differ between runs."""
         for number, (begin, size) in enumerate(self._blocks, 1):
             if begin <= address < begin + size:
                 return number, address - begin, address - begin + nbytes
@@ -196,7 +200,8 @@ class _Reader:
 def read(
     notes: Iterable[tuple[int, int, int, int]],
 ) -> tuple[list[Step], bool]:
-    """Return the steps of a run, and whether they lead to all orders."""
+    """Return the steps of a run, and whether the notes are complete, so that
+    all orders can be derived from them."""
     reader, closed = _Reader(), True
     for note in notes:
         if note[0] == _LOOSE:
@@ -204,7 +209,7 @@ def read(
         else:
             reader.read(*note)
     for step in reader.steps:
-        # An operation that is 0 is none.
+        # 0 means no operation.
         step.asked.discard(0)
     return reader.steps, closed
 
@@ -214,7 +219,7 @@ def read(
 
 @dataclass
 class _Branch:
-    """A step to be taken, and those to be taken then."""
+    """A step to take in another run, and the steps to take after it."""
 
     step: Step
     branches: list[_Branch] = field(default_factory=list)
@@ -224,29 +229,30 @@ class _Branch:
 class _Point:
     """A point of the latest run."""
 
-    #: The step that was taken.
+    #: The step that was taken at this point.
     step: Step
-    #: Those that lead to orders which ran already, by process.
+    #: The steps, by process, that would lead only to orders which have run.
     asleep: dict[int, Step]
-    #: Those to be taken in other runs.
+    #: The steps to be taken at this point in other runs.
     branches: list[_Branch]
 
 
 class _Suffix:
-    """Steps that could come next, and which of them come before others."""
+    """A sequence of steps that could come next, with their dependencies."""
 
     def __init__(self, run: _Order, indices: list[int]) -> None:
         self._run = run
         self.indices = indices
 
     def first(self, process: int) -> int:
-        """Return the first one's index in the run; -1 if there is none."""
+        """Return the index in the run of the process's first step; -1 if it
+        has none."""
         steps = self._run.steps
         own = (i for i in self.indices if steps[i].process == process)
         return next(own, -1)
 
     def can_begin_with(self, step: Step) -> bool:
-        """Whether the step could come first, before all of these."""
+        """Return whether the step could come before all of the suffix."""
         own = self.first(step.process)
         if own < 0:
             return not any(
@@ -264,13 +270,15 @@ class _Suffix:
 
 
 class _Order:
-    """A run's steps, with the order that they have in all equal orders."""
+    """A run's steps, with the partial order that all equal orders share."""
 
     def __init__(self, steps: list[Step]) -> None:
         self.steps = steps
-        # A mask for each step, itself included.
+        # For each step, a bit mask of the steps that must precede it, and of
+        # the step itself.
         self.before: list[int] = []
-        # Pairs of steps that depend on each other, with none in between.
+        # Pairs of steps of which the second depends on the first directly, not
+        # through a step in between.
         self.races: list[tuple[int, int]] = []
         latest: dict[int, int] = {}
         for index, step in enumerate(steps):
@@ -288,8 +296,8 @@ class _Order:
             latest[step.process] = index
 
     def reversal(self, race: tuple[int, int]) -> _Suffix:
-        """Return the steps that could come in place of a race's first step:
-        all that do not depend on it, then the second."""
+        """Return the steps that could come instead of a race's first step: all
+        later steps that do not depend on it, and then the second step."""
         first, second = race
         others = range(first + 1, len(self.steps))
         return _Suffix(
@@ -298,8 +306,11 @@ class _Order:
         )
 
     def key(self) -> tuple[tuple[int, ...], ...]:
-        """Return a key that only equal orders share: for each step, its
-        process and how many steps of each process come before it."""
+        """Return a key that only equal orders share.
+
+        For each step, it has the step's process and the number of steps of
+        each process that must precede the step.
+        """
         processes = [step.process for step in self.steps]
         rows = []
         for process, mask in zip(processes, self.before, strict=True):
@@ -310,7 +321,8 @@ class _Order:
 
 
 def _insert(branches: list[_Branch], suffix: _Suffix) -> None:
-    """Add the suffix, unless a branch leads to an equal order."""
+    """Add the suffix as a branch, unless some branch already leads to an
+    equal order."""
     while suffix.indices:
         for branch in branches:
             if suffix.can_begin_with(branch.step):
@@ -328,7 +340,7 @@ def _insert(branches: list[_Branch], suffix: _Suffix) -> None:
 
 
 class Orders:
-    """The orders of a program, as its runs show them."""
+    """The orders of a program, as far as its runs have shown them."""
 
     def __init__(self) -> None:
         self._points: list[_Point] = []
@@ -340,12 +352,12 @@ class Orders:
 
     @property
     def distinct(self) -> int:
-        """How many orders ran."""
+        """The number of different orders that ran."""
         return len(self._keys)
 
     @property
     def complete(self) -> bool:
-        """Whether these are all."""
+        """Whether all orders of the program have run."""
         return self._next is None and self._closed
 
     def next(self) -> list[int] | None:
@@ -354,14 +366,14 @@ class Orders:
         return self._next[1:] if self._next is not None else None
 
     def ran(self, steps: list[Step], closed: bool) -> None:
-        """Note the steps of the run that next() chose."""
+        """Evaluate the steps of the run that next() chose."""
         assert self._next is not None
         self._closed = self._closed and closed
         order = _Order(steps)
         self._keys.add(order.key())
         if [s.process for s in steps[: len(self._next)]] == self._next:
-            # What a query of the program leads to may differ from what it led
-            # to when it came later.
+            # The result of a query, and what the program does then, may differ
+            # from the run in which the query came later.
             for point, step in zip(self._points, steps, strict=False):
                 point.step = step
             self._extend(steps)
@@ -371,7 +383,8 @@ class Orders:
                 if not any(map(suffix.can_begin_with, point.asleep.values())):
                     _insert(point.branches, suffix)
         else:
-            # The program depends on more than its schedule.
+            # The program did not take the chosen steps, so it depends on more
+            # than its schedule.
             self._closed = False
         self._choose()
 
@@ -391,7 +404,8 @@ class Orders:
             self._points.append(_Point(step, asleep, rest))
 
     def _choose(self) -> None:
-        """Choose the next run: the last point that has another branch."""
+        """Choose the next run: it takes a branch of the last point that has
+        one left."""
         while self._points and not self._points[-1].branches:
             self._points.pop()
         if not self._points:

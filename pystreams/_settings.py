@@ -18,7 +18,7 @@ RUN_TIME = {
     "PYSTREAMS_SCHEDULE",
 }
 
-# And those of builds and of the tests.
+# All environment variables: also those of builds and of the tests.
 VARIABLES = RUN_TIME | {
     "PYSTREAMS_CUDA",
     "PYSTREAMS_DEBUG",
@@ -156,7 +156,8 @@ def explain_on_signal() -> None:
         return
     import signal
 
-    # Which thread is the main one is seen when threading is first imported.
+    # Import threading on this thread: the thread that first imports it counts
+    # as the main thread.
     import threading  # noqa: F401
 
     from . import _explain, _futures  # noqa: F401
@@ -182,7 +183,7 @@ def warn_of_variables() -> None:
             import difflib
             import warnings
 
-            # All names have the prefix in common.
+            # Compare the names without their common prefix.
             names = {known[10:]: known for known in RUN_TIME}
             near = difflib.get_close_matches(name[10:], names, 1, 0.6)
             hint = (

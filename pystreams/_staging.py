@@ -1,10 +1,10 @@
 """Captured copies of pageable host memory, through pinned memory.
 
-CUDA accesses pageable memory when a graph is launched, not when the stream
-reaches the copy, and meanwhile blocks other threads.  So a callable of the
-graph copies between that memory and a pinned Buffer, and a captured copy
-between that and the device.  What the callable takes lives as long as the
-graph.
+If a graph has a copy of pageable memory, CUDA accesses the memory when the
+graph is launched, not when the stream reaches the copy.  It also blocks other
+threads meanwhile.  So two operations are captured instead: a callable that
+copies between the pageable memory and a pinned Buffer, and a copy between this
+Buffer and the device.  The graph keeps the callable's arguments alive.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def _allocate(stream: Stream, nbytes: int) -> Buffer:
 
 
 def _move(destination: Buffer, source: Buffer) -> None:
-    # Needs no views, which the race detector would take for the program's,
-    # and releases the GIL.
+    # memmove() releases the GIL, and needs no memoryviews.  The race detector
+    # would count views as accesses of the program.
     memmove(destination.data_ptr(), source.data_ptr(), source.nbytes)
 
 
@@ -53,8 +53,9 @@ def copy_to(pageable: Buffer, buffer: Buffer, stream: Stream) -> None:
     try:
         _submit(stream, pageable, staging)
     except RuntimeError as error:
-        # No callable can be captured if the capture is another library's,
-        # whose graph can be launched for ever.
+        # A callable cannot be captured into a graph of another library.  The
+        # copy into the pinned Buffer was captured already, and that graph may
+        # be launched at any time, so keep the Buffer for ever.
         if not isinstance(error, AcceleratorError):
             _written_for_ever.append(staging)
         raise

@@ -22,7 +22,8 @@ else:
     _W = None
 
     class Generic:
-        """In place of typing.Generic, whose import takes longer than ours."""
+        """A substitute for typing.Generic: importing typing takes longer than
+        importing this package."""
 
         __slots__ = ()
 
@@ -75,8 +76,8 @@ def _failed(obj: _Waitable) -> bool:
     return False
 
 
-# Captured work never completes: cudaErrorStreamCaptureUnsupported to
-# cudaErrorStreamCaptureWrongThread.
+# The statuses cudaErrorStreamCaptureUnsupported to
+# cudaErrorStreamCaptureWrongThread.  Captured work never completes.
 _CAPTURED = range(900, 909)
 
 
@@ -113,8 +114,11 @@ class Registered(Generic[_W]):
     def register_unaware(
         self, tokens: Iterator[int], objects: list[_W]
     ) -> None:
-        """Register objects.  That one is done counts as known to the program
-        only after know()."""
+        """Register objects.
+
+        The race detector treats an object's completion as known to the
+        program only after know().
+        """
         for obj in objects:
             if isinstance(obj, (_C.Stream, _C.Event)):
                 self._moments[obj] = _C.races_moment(obj)
@@ -138,7 +142,8 @@ class Registered(Generic[_W]):
         elif isinstance(obj, (_C.Stream, _C.Event)):
             self._waiter.register(obj, token)
         else:
-            # A Future exists, so its module is imported already.
+            # This import costs nothing: a Future exists, so its module has
+            # imported functools already.
             from functools import partial
 
             self._waiter.expect(token)
@@ -155,7 +160,8 @@ class Registered(Generic[_W]):
         while self._callbacks:
             future, callback = self._callbacks[-1]
             with future._condition:
-                # If it is done, another thread may be calling its callbacks.
+                # Do not change the list of a done Future: another thread may
+                # be calling its callbacks.
                 if not future.done() and callback in future._done_callbacks:
                     future._done_callbacks.remove(callback)
             self._callbacks.pop()
@@ -169,7 +175,7 @@ class Registered(Generic[_W]):
         self.close()
 
     def __del__(self) -> None:
-        # Ctrl-C may have interrupted close(), or prevented it.
+        # Ctrl-C may have interrupted close(), or prevented its call.
         if self._callbacks:
             self.close()
 

@@ -71,7 +71,8 @@ def _place(
 ) -> tuple[int, int]:
     """Return the accelerator's type and the index that the argument names."""
     type = _default_type()
-    # Any other object is refused below, under the function's name.
+    # The check below refuses any other object, and its error names the
+    # function.
     if device is not None and (
         isinstance(device, str) or hasattr(device, "type")
     ):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Record", "Subscription", "subscribe"]
 
-# In the order of core's enum, with the fields that a record of the kind has.
+# The kinds, in the order of core's enum ps_trace_kind, and the fields that a
+# Record of each kind has.
 _FIELDS = {
     "event_creation": ("event",),
     "event_deletion": ("event",),
@@ -45,7 +46,8 @@ class Record(tuple[object, ...]):
 
     __slots__ = ()
 
-    # Not a NamedTuple: to import typing takes longer than this package.
+    # Not a NamedTuple, because importing typing takes longer than importing
+    # this package.
     def __new__(
         cls,
         kind: str,
@@ -93,8 +95,8 @@ class Subscription:
         self.close()
 
 
-# The value is a mask of the subscription's kinds.  There is no lock: each
-# change is a single operation, so that finalizers, signal handlers and forked
+# Each value is a bit mask of the subscription's kinds.  No lock is needed:
+# each change is a single operation, so finalizers, signal handlers and forked
 # children always find a consistent dict.
 _subscriptions: dict[Subscription, int] = {}
 
@@ -154,7 +156,7 @@ def _dispatch(
     fields = dict(zip(_FIELDS[name], (first, second), strict=False))
     record = Record(name, _device(device_type, index), **fields)
     for subscription, wanted in _subscriptions.copy().items():
-        # Another callback may have closed it.
+        # Another callback may have closed the subscription meanwhile.
         if wanted >> kind & 1 and subscription in _subscriptions:
             try:
                 subscription._fn(record)

@@ -75,10 +75,11 @@ def timeline_path(text: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and whose help is all written."""
+    """A parser that reports an error in one line, and raises OSError if the
+    help cannot be written."""
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
-        # argparse's own ignores OSError.
+        # argparse's own method ignores OSError.
         (sys.stdout if file is None else file).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
@@ -185,7 +186,8 @@ def parser() -> Parser:
             help="SCRIPT.PY is the name of a module, as for python -m",
         )
         command.add_argument("script", metavar="SCRIPT.PY")
-        # Some versions of argparse require the rest, which may be empty.
+        # There may be none of these arguments, but some versions of argparse
+        # would require one.
         command.add_argument(
             "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT"
         ).required = False
@@ -228,7 +230,8 @@ def find_program(options: argparse.Namespace) -> str | None:
         return None if found else f"{options.script} is not a file"
     sys.path.insert(0, os.getcwd())
     try:
-        # A package must not be imported yet.
+        # Look for the top-level package only: find_spec() would import a
+        # package to look inside it.
         found = find_spec(options.script.partition(".")[0]) is not None
     except (ImportError, ValueError):
         found = False
@@ -279,8 +282,8 @@ def run_races(options: argparse.Namespace) -> int:
     logging.basicConfig(format="%(name)s: %(message)s")
     action = "warn" if options.warn else "raise"
     os.environ["PYSTREAMS_RACES"] = action
-    # The detector stays on for threads that outlive the main module, and the
-    # list comes even if that ends with an exception.
+    # The detector stays on for threads that outlive the main module.  The list
+    # of waits is printed even if the module ends with an exception.
     races._detect_in_program(action)
     if options.redundant:
         waits = races._counted_waits()
@@ -290,8 +293,8 @@ def run_races(options: argparse.Namespace) -> int:
 
 
 def program_part(error: Exception) -> TracebackType | None:
-    """Return the part of the traceback that is the program's; None if it did
-    not begin."""
+    """Return the part of the traceback that belongs to the program; None if
+    the program did not begin."""
     trace = error.__traceback__
     ours = (__name__, "runpy")
     while trace and trace.tb_frame.f_globals.get("__name__") in ours:
@@ -448,10 +451,11 @@ def main(arguments: list[str] | None = None) -> int:
     if sys.stderr is None:
         sys.stderr = io.StringIO()
     if sys.stdout is None:
-        # The next file opened would get descriptor 1, and all output.
+        # Descriptor 1 is free, so the next file that is opened would get it,
+        # and then receive all output.
         return complain("the output can't be written: it is closed", 2)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As stderr does, so that any path can be printed.
+        # Like stderr, so that any path can be printed.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = parse(arguments)
@@ -480,7 +484,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def unwritable(error: OSError) -> int:
     """Drop output that was not written to stdout, and return the exit code."""
-    # Otherwise the interpreter's flush at exit fails, too.
+    # Redirect stdout: otherwise the interpreter's flush at exit fails, too.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 141

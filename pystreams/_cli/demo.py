@@ -1,9 +1,10 @@
 """Stream a file through devices and back, and check every byte.
 
 A lane has a stream on each device of its path, and buffers for one chunk of
-the file.  In stream order, a callable reads a chunk, copies take it from
-device to device and back, and the callable that reads the next chunk checks
-it.  So the main thread only queues more work on lanes whose callable ended.
+the file.  In stream order, a callable reads a chunk, copies move the chunk
+from device to device and back, and then the lane's next callable checks the
+chunk and reads another.  So the main thread only queues more work on lanes
+whose callables have ended.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ MAX_STREAMS = 64
 MAX_CHUNK = 1 << 30
 MAX_BUFFERS = 4 << 30
 MIN_CHUNK = 4 << 10
-# Small enough for the buffers of all lanes to stay in the cache, and large
-# enough for the 60 us or so that the main thread spends on a chunk on a GPU.
+# Chunk sizes.  On the host, the buffers of all lanes should stay in the cache.
+# On a GPU, a chunk must be large compared with the 60 us or so that the main
+# thread needs for it.
 HOST_CHUNK = 1 << 20
 DEVICE_CHUNK = 4 << 20
 # Streams on a device by default: one for each core, within limits.
@@ -50,12 +52,12 @@ MOST_DEFAULT = 16
 TURNS = 4
 # The part of a long file that is timed.
 TIMED_BYTES = 8 << 30
-# How often that is timed, unless it takes too long.
+# How often this part is timed, unless that takes too long.
 RUNS = 5
 LONGEST_RUNS = 20.0
 # The size of a file of the demo's own.
 OWN_BYTES = 256 << 20
-# How much a thread reads plainly between reports of progress.
+# How much a thread reads without streams between reports of progress.
 PLAIN_BYTES = 64 << 20
 
 
@@ -70,7 +72,8 @@ class Mismatch(Exception):
 def open_file(path: str) -> FileIO:
     """Open a regular file."""
     try:
-        # To open a pipe blocks until another process writes to it.
+        # Check first: opening a pipe blocks until another process opens it for
+        # writing.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise DemoError(f"{path} is not a regular file")
         return open(path, "rb", buffering=0)
@@ -153,7 +156,8 @@ class Chunk:
 def host_buffer(nbytes: int, stream: Stream) -> Buffer:
     """Return host memory that a stream copies asynchronously."""
     device = stream.device
-    # Memory pinned for "cpu" is the accelerator's, if that is another.
+    # If "cpu" is not the accelerator, memory that is pinned for "cpu" belongs
+    # to the accelerator, so do not pin it.
     if device.type == "cpu" and stream.device_type != _C.default_type():
         return Buffer(nbytes, device=device, stream=stream)
     return Buffer(nbytes, device=device, pin_memory=True)
@@ -180,7 +184,8 @@ class Lane:
         self._incoming_view = self.incoming.memoryview()
         self._outgoing_view = self.outgoing.memoryview()
         self._origins = [Event(device) for device in way]
-        # For the chunks of the queued turns, and for the one before them.
+        # Events for the chunks of the queued turns, and for the chunk before
+        # them.
         self._events = [
             (
                 [Event(device) for device in way],
@@ -195,7 +200,7 @@ class Lane:
         checksums: array[int] | None,
         done: SimpleQueue[Turn],
     ) -> None:
-        """Start a run; each turn puts its result into the queue."""
+        """Start a run, in which each turn puts its result into the queue."""
         self._source = source
         self._checksums = checksums
         self._done = done
@@ -209,7 +214,7 @@ class Lane:
         self.spans = [array("f") for _ in self.streams]
 
     def send(self, chunk: Chunk) -> None:
-        """Queue the copies of a chunk, and the turn before them."""
+        """Queue a turn, which reads the chunk, and then the chunk's copies."""
         self._queue_turn(chunk)
         events = self._events[self._count % len(self._events)]
         chunk.starts, chunk.ends = events
@@ -279,7 +284,7 @@ class Lane:
         for turn in self.turns:
             turn.cancel()
         for stream in self.streams:
-            # The failure has been raised already.
+            # synchronize() raises a failure that was raised already.
             with suppress(RuntimeError):
                 stream.synchronize()
         for turn in self.turns:
@@ -296,7 +301,7 @@ def end_turn(
             lane, chunk, failure = done.get(timeout=1)
             break
         except Empty:
-            # A turn behind failed work is never run.
+            # The turn is behind failed work, so it never runs.
             for lane in lanes:
                 lane.raise_failure()
     lane.turns.popleft()
@@ -346,7 +351,7 @@ def read_plainly(
 ) -> array[int]:
     """Read the first bytes of a file; return the CRC-32 of each chunk.
 
-    Threads do it, with no stream and no buffer of the package's.
+    Plain threads read it, without streams and Buffers.
     """
     block = max(1, PLAIN_BYTES // chunk) * chunk
 
@@ -496,7 +501,8 @@ def run(
             )
             checked_seconds = stream("checking", lanes, size, checksums)
             if timed < size:
-                # The rest may have pushed the beginning out of memory.
+                # Read the beginning again: reading the rest may have removed
+                # it from the page cache.
                 read_plainly(source, chunk, timed, progress("reading", timed))
             runs: list[tuple[float, list[list[array[float]]]]] = []
             ones: list[float] = []

@@ -28,7 +28,7 @@ def gather() -> dict[str, Any]:
         accelerator = {"name": type_name(kind), "why": accelerator_why()}
     except RuntimeError as error:
         accelerator = {"name": None, "why": str(error)}
-    # Listed in builds without CUDA, too, with the reason.
+    # List CUDA even in builds without it, with the reason.
     kinds = {**dict(_C.backends()), "cuda": 1}
     return {
         "version": __version__,

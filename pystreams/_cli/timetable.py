@@ -11,9 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Below so many seconds, a gain is noise.
+# If the demo took fewer seconds than this, a gain is noise.
 SHORT = 0.01
-# From how many times as fast on it is one.
+# A ratio of at least this is a gain.
 GAIN = 1.05
 LABEL = 10
 TAIL = 14
@@ -66,7 +66,7 @@ def figures(result: dict[str, Any], title: str, columns: int) -> str:
         )
         for label, text in lines
     )
-    # A path is not broken into lines.
+    # The path stays on one line, whatever its length.
     return "\n".join((f"{'file':<{LABEL}} {title}", *wrapped))
 
 
@@ -78,7 +78,7 @@ def gain(result: dict[str, Any]) -> str:
     ratios = sorted(
         run["one_stream_seconds"] / run["seconds"] for run in result["runs"]
     )
-    # One outlier at either end is no disagreement.
+    # Ignore the lowest and the highest ratio, which may be outliers.
     least, most = (ratios[1:-1] or ratios)[0], (ratios[1:-1] or ratios)[-1]
     if least < GAIN <= most or most > 2 * least:
         return (

@@ -199,7 +199,7 @@ def set_stream(stream: _StreamLike | None) -> None:
         _set_stream(_C.as_stream("set_stream", stream, _CUDA))
 
 
-# torch's names for properties, and those of the attributes that they are.
+# torch's names of properties, and the attributes that have their values.
 _ATTRIBUTES = {
     "is_integrated": "Integrated",
     "is_multi_gpu_board": "IsMultiGpuBoard",
@@ -244,7 +244,7 @@ class _CudaDeviceProperties:
     warp_size: int
     L2_cache_size: int
     uuid: uuid.UUID
-    # As in torch, the name of the device where its architecture has none.
+    # As in torch: the name of the device if its architecture has no name.
     gcnArchName: str
     is_integrated: int
     is_multi_gpu_board: int

@@ -1,8 +1,10 @@
-"""How streams joined the captures in progress, so that the error of a failed
-capture names the missing join, and the call that made it invalid.
+"""Notes on captures in progress: how streams joined them, and which calls
+failed.  If a capture fails, the error then names the missing join, or the call
+that made the capture invalid.
 
-C code calls these functions, and only while something is being captured, on
-any thread: a dict that others may change is copied before it is read through.
+C code calls these functions on any thread, and only while work is being
+captured.  A dict that other threads may change is copied before a loop over
+it.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ _ADVICE = {
     "device, and a capture has one of these. Use another stream than the "
     "default one, or capture a stream that is not blocking.",
 }
-# As many failed calls are kept in mind, the earliest ones.
+# How many failed calls are noted for a capture: the earliest ones.
 _MOST = 4
 
-# By device type and number of a capture: the first wait of each stream that
-# joined it, the latest wait for each stream, and the calls that failed, by
-# their lines.
+# What is noted for a capture: the place of each joined stream's first wait,
+# the place of the latest wait for each stream, and the texts of failed calls
+# by place.  Captures are identified by device type and number.
 _Capture = tuple[
     "dict[_Stream, _Place]", "dict[_Stream, _Place]", "dict[_Place, str]"
 ]
@@ -58,7 +60,8 @@ def _name(stream: _Stream) -> str:
 
 
 def _failed(capture: tuple[int, int], place: _Place, text: str) -> None:
-    """Note the failure for the capture, or for all of the type if it is 0."""
+    """Note a failed call for the capture.  If its number is 0, note the call
+    for all captures of the device type."""
     device_type, number = capture
     for found, (_, _, failures) in _captures.copy().items():
         concerned = found == capture or (
@@ -69,16 +72,18 @@ def _failed(capture: tuple[int, int], place: _Place, text: str) -> None:
 
 
 def begun(capture: tuple[int, int], origin: _Stream) -> None:
-    """A capture has begun on the stream, at the program's current line."""
+    """Note that a capture has begun on the stream, at the program's current
+    line."""
     _captures[capture] = ({origin: _place()}, {}, {})
 
 
 def waited(
     capture: tuple[int, int], stream: _Stream, source: _Stream, failure: str
 ) -> None:
-    """Note that the stream waits for the source, or that this failed.
+    """Note that the stream was made to wait for the source, or that this
+    failed.
 
-    After a failure the number may be unknown, 0.
+    After a failure, the capture's number may be 0, which means unknown.
     """
     place = _place()
     if failure:
@@ -91,7 +96,7 @@ def waited(
 
 
 def where(capture: tuple[int, int]) -> str:
-    """Return where a capture in progress began, or ""."""
+    """Return the place where a capture in progress began, or ""."""
     joined, *_ = _captures.get(capture, ({},))
     for origin, place in joined.copy().items():
         return f"begun on the stream {_name(origin)} at {place}"
@@ -99,7 +104,8 @@ def where(capture: tuple[int, int]) -> str:
 
 
 def explained(capture: tuple[int, int], text: str) -> str:
-    """Return the text with where a capture in progress began, or ""."""
+    """Return the text with the place where a capture in progress began; "" if
+    the capture is not known."""
     begin = where(capture)
     return text.format(begin) if begin else ""
 
@@ -111,9 +117,9 @@ def refused(
     status: int,
     stream: _Stream | None = None,
 ) -> str:
-    """Note a failed call.  It may have made any capture of the device type
-    invalid: a driver does not say which.
+    """Note a call that failed during captures of the device type.
 
+    It may have made any of them invalid; a driver does not report which one.
     Return a text with the captures in progress and the remedy, or "".
     """
     place = _place()

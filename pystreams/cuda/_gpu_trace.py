@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _lock = RLock()
 _callbacks: list[tuple[partial[None], str]] = []
-# One for each callback while the trace is on; None while it is off.
+# A Subscription for each callback while the trace is on; None while it is off.
 _subscriptions: list[Subscription] | None = None
 
 

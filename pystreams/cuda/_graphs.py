@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-# Not of weakref, whose import takes half a millisecond.
+# Not from weakref, because importing weakref takes half a millisecond.
 from _weakref import ref
 from itertools import count
 
@@ -91,15 +91,18 @@ def _pool(pool: _Pool | None, function: str = "capture_begin") -> _Pool:
 
 # ---- Hooks ----
 
-# In the order of registration, over all graphs.
+# Numbers of hooks, in the order of registration, over all graphs.
 _numbers = count(1)
-# By kind, those of all graphs.
+# By kind, the hooks that were registered for all graphs.
 _everywhere: dict[str, _Hooks] = {}
 
 
 class Handle:
-    """Stops a hook, or drops a retained object, by remove(), close() or the
-    end of a with block."""
+    """A registered hook, or an object that a graph retains.
+
+    remove(), close() and the end of a with block stop the hook or drop the
+    object.
+    """
 
     __slots__ = ("__weakref__", "_remove", "id")
     id: int
@@ -109,9 +112,9 @@ class Handle:
         self._remove = remove
 
     def remove(self) -> None:
-        """Remove it; to do so again does nothing.
+        """Stop the hook, or drop the object.  A second call does nothing.
 
-        A call on another thread may still be running.
+        A call of the hook on another thread may still be running.
         """
         self._remove()
 
@@ -125,7 +128,7 @@ class Handle:
 
 
 class _Retained:
-    """An object that a graph retains, until it is removed."""
+    """A holder of an object that a graph retains."""
 
     __slots__ = ("__weakref__", "obj")
 
@@ -170,9 +173,10 @@ def _run_all(calls: list[Callable[..., object]], *arguments: object) -> None:
 
 
 def _run(graph: Graph, kind: str) -> None:
-    """Call the hooks, those of all graphs first; C code does, at each point.
+    """Call the hooks of a kind, first those of all graphs.  C code calls this.
 
-    One of all graphs, such as a profiler's, cannot fail what another queues.
+    An exception of a hook of all graphs is only logged: such a hook, of a
+    profiler for example, must not make other code's calls fail.
     """
     if kind == "post_instantiate":
         known = graph.__dict__.setdefault("_executables", set())
@@ -183,13 +187,15 @@ def _run(graph: Graph, kind: str) -> None:
 
 
 def _resetting(graph: Graph) -> None:
-    """Wait for the replays before a reset, if a callback asks for it."""
+    """Wait for the replays before a reset, if a destroy callback requires
+    that."""
     if graph.__dict__.get("_patient"):
         graph._wait()
 
 
 def _destroyed(graph: Graph, executable: int) -> None:
-    """Call the hooks after a reset, and for the last time the callbacks."""
+    """Call the destroy hooks after a reset, and then the destroy callbacks,
+    which are dropped."""
     graph.__dict__.pop("_patient", None)
     executables = graph.__dict__.pop("_executables", set())
     own = _own(graph, "destroy")
@@ -393,7 +399,7 @@ class Graph(_C.Graph):
         """
         kept = _Retained(obj)
         self._keep(kept)
-        # The graph alone keeps it.
+        # A weak reference, so that only the graph keeps the holder alive.
         found = ref(kept)
 
         def remove() -> None:
@@ -692,7 +698,7 @@ class graph(_C.GraphContext):
 
     def _begin(self) -> None:
         begin = self.cuda_graph.capture_begin
-        # Looked up now, so that __exit__ cannot fail before the call.
+        # Look this up now, so that __exit__ cannot fail before the call.
         self._end = self.cuda_graph.capture_end
         begin(self.pool, self.capture_error_mode)
 

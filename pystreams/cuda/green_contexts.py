@@ -23,7 +23,8 @@ _CUDA = 1
 
 
 def _count(num_sms: int) -> int:
-    """Return the number; the errors of Partition would name its parameter."""
+    """Check num_sms and return it, since an error of Partition would name
+    Partition's parameter."""
     count = integer("GreenContext", "num_sms", num_sms)
     if count < 1:
         raise ValueError(
@@ -34,7 +35,7 @@ def _count(num_sms: int) -> int:
 
 
 def _refuse(options: dict[str, object], default: object = None) -> None:
-    """Raise for an option of torch's that is not the default."""
+    """Raise for an option of torch that does not have its default value."""
     for name, value in options.items():
         if value != default:
             raise NotImplementedError(
@@ -63,7 +64,8 @@ def _check_queues(scope: str | None, limit: int | None) -> None:
 
 
 def _groups(*options: Any) -> Iterable[tuple[Any, ...]]:
-    """Return the options of each group; a sequence has one for each."""
+    """Return the options of each group.  A sequence has one option per group;
+    any other value holds for all groups."""
     lengths = {len(o) for o in options if hasattr(o, "__len__")} or {1}
     if len(lengths) > 1:
         raise ValueError("All sequence options must have the same length")
@@ -176,7 +178,7 @@ class GreenContext(Partition):
             for number in numbers:
                 contexts.append(GreenContext(number, device_id))
         except BaseException:
-            # The exception's traceback would keep them.
+            # The exception's traceback would keep the contexts alive.
             contexts.clear()
             raise
         return tuple(contexts)
@@ -215,7 +217,8 @@ class GreenContext(Partition):
         previous, stream = _current_stream(), self.Stream()
         stream.wait_stream(previous)
         context = _stream(stream)
-        # Nothing that takes memory comes after the stream is current.
+        # Allocate everything before the stream becomes current, so that
+        # nothing can fail afterwards.
         self._entered = context, previous, stream
         try:
             context.__enter__()

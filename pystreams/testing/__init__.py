@@ -9,9 +9,9 @@ The conformance suite tests any registered backend against the promises of
         --pystreams-plugin fake_device
 
 Each test is marked with the sentence of the contract that it tests.  Most
-tests keep a stream busy until they open a gate: by launch(stream) -> id and
-complete(id) of the plugin if it has them, else by a host function, a gate or a
-sleep of the backend.
+tests keep a stream busy until they open a gate.  If the plugin has the
+functions launch(stream) -> id and complete(id), they do this; else a host
+function, a gate or a sleep of the backend does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ORDER", "contract", "emulated_cuda", "fail", "hold"]
 
-# A sentence of several groups.
+# A sentence that tests of several groups are marked with.
 ORDER = (
     "Queued work runs after its enqueueing call returned or before; in the "
     "order of its stream, and ordered with other streams by events alone."

@@ -1,7 +1,8 @@
 """Ways to keep a stream busy for as long as a test needs.
 
-A closed gate may delay every other gate, as the single thread of cudart's
-host functions does, so no test relies on two gates being independent.
+A closed gate may delay every other gate: for example, cudart runs all host
+functions on a single thread.  So no test relies on two gates being
+independent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .limits import eventually, never
 
 
 class Gate(Protocol):
-    """Work that is pending until it is opened; to open it again does
+    """Work that is pending until open() is called.  A second call does
     nothing."""
 
     def open(self) -> None: ...
@@ -59,7 +60,8 @@ class HostFunction:
 
 
 class Submitted:
-    """A submitted callable that waits, which keeps a backend's gate closed."""
+    """A submitted callable that waits.  It keeps a gate of the backend
+    closed."""
 
     def __init__(self, stream: Stream) -> None:
         self._go = threading.Event()
@@ -73,8 +75,8 @@ class Submitted:
 
 
 class Asleep:
-    """A sleep, of half a second if a cycle is a nanosecond; it opens by
-    itself."""
+    """A sleep, which ends by itself.  It takes half a second if a cycle is a
+    nanosecond."""
 
     def __init__(self, stream: Stream) -> None:
         _C.sleep(stream.device_type, 500_000_000, stream)

@@ -10,9 +10,9 @@ import pytest
 import pystreams
 from pystreams import _C, Buffer, Event, Stream
 
-# The key in Device.members that says whether a member takes a limit.
+# In Device.members, the suffix of a member's key for its support of limits.
 LIMIT = " with a limit"
-# An injected failure.
+# The status of injected failures.
 FAILURE = 719
 
 

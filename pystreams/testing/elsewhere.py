@@ -22,7 +22,7 @@ class Elsewhere:
     """A process that uses the device; requests and replies are lines."""
 
     def __init__(self, device: str, plugin: str | None) -> None:
-        # -m would prefer modules of the current folder.
+        # Not by -m, which would prefer modules of the current folder.
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; "
             f"from {__name__} import serve; serve(*sys.argv[1:])"
@@ -35,8 +35,8 @@ class Elsewhere:
         )
 
     def begin(self) -> None:
-        """Wait until it has used the device, which takes long on a busy
-        machine."""
+        """Wait until the process has used the device, which takes long on a
+        busy machine."""
         assert self._process.stdout
         assert self._process.stdout.readline() == "begun\n"
 
@@ -61,7 +61,8 @@ class Interrupted(Exception):
 
 
 def interrupted(wait: Callable[..., object]) -> str:
-    """Return when a wait ends that a signal's handler should end."""
+    """Return when a signal handler ended the wait: "soon", "late" or
+    "never"."""
 
     def handler(*args: object) -> None:
         raise Interrupted
@@ -96,7 +97,8 @@ def serve(name: str, module: str) -> None:
         assert way is not None
         gate = way(stream)
         actions["release"] = gate.open
-        # A callable that has not begun is cancelled when the program ends.
+        # Wait for the callable to begin: otherwise the end of the program
+        # cancels it.
         if isinstance(gate, Submitted):
             eventually(gate.reached)
 

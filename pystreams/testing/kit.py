@@ -43,7 +43,8 @@ class emulated_cuda(ContextDecorator):
         self._entered: list[tuple[int, int, int]] = []
 
     def __enter__(self) -> None:
-        # What is entered has a place already, so that it can be left.
+        # Make the place first, so that an emulation that was entered can
+        # always be left.
         self._entered.append((-1, -1, -1))
         try:
             entered = _C.emulation_enter(self._devices, self._memory)
@@ -58,7 +59,8 @@ class emulated_cuda(ContextDecorator):
             if _C.emulation_current() == entered[0]:
                 _reset_currents(self._devices)
         finally:
-            # Refused if it is not the latest; then it may be left later.
+            # If a later emulation is still entered, this raises, and this one
+            # can be left later.
             _C.emulation_leave(*entered)
             self._entered.pop()
 
@@ -119,9 +121,9 @@ class hold:
         self._released.set()
 
     def __enter__(self) -> hold:
-        # The fixture's has begun already.
+        # Do nothing if this is entered already, which the fixture does.
         if self.released:
-            # release() on another thread must reach the latest one.
+            # A release() on another thread must find the latest event.
             before, self._released = self._released, threading.Event()
             try:
                 self._stream.submit(_wait_for, self._released)
@@ -148,7 +150,8 @@ class Holds(ExitStack):
     """Streams that are busy until the end of the with block at the latest."""
 
     def add(self, stream: _StreamLike) -> hold:
-        # From here, not from contextlib, so that reports show the caller.
+        # Call __enter__ here, not through contextlib, so that reports show the
+        # caller.
         return self.push(hold(stream).__enter__())
 
 

@@ -26,7 +26,7 @@ class Hung(Exception):
 
 
 class Stuck(Hung):
-    """A call hangs, also after its rescue."""
+    """A call still hangs after rescue()."""
 
 
 def place_of(thread: threading.Thread) -> str:
@@ -55,7 +55,7 @@ class Background:
         try:
             self._call()
         except BaseException as error:
-            # The streams of a failed test must not live on in its frames.
+            # The frames must not keep the streams of a failed test alive.
             traceback.clear_frames(error.__traceback__)
             self._error = error
 

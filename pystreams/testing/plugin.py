@@ -108,7 +108,8 @@ class Conformance:
         reason = _C.unavailable_reason(backends[name])
         if reason is not None:
             raise pytest.UsageError(f"{name} is not available: {reason}")
-        # Memory pinned for "cpu" is the default accelerator's.
+        # Memory that is pinned for "cpu" belongs to the default accelerator.
+        # So make the device type under test the accelerator.
         os.environ["PYSTREAMS_ACCELERATOR"] = name
         self.device: Device = Device(name)
         self.module = module

@@ -15,7 +15,8 @@ KIND, STREAM, BEGIN, END = 0, 3, 6, 7
 
 @pytest.fixture(autouse=True)
 def observed(device: Device) -> None:
-    """Skip if what observes devices is missing, or another tool has it."""
+    """Skip if the library that observes devices is missing, or another tool
+    uses it."""
     stream = device.stream()
     block = device.empty(64, stream)
     with warnings.catch_warnings():
@@ -23,7 +24,7 @@ def observed(device: Device) -> None:
         with timeline.record() as t:
             block.fill_(1, stream=stream)
             stream.synchronize()
-    # Times that the device reports need no comparison of clocks.
+    # If the device reports times, no clocks are compared, and this error is 0.
     if t.clock_error > 0:
         pytest.skip("the device reports no activities here")
 

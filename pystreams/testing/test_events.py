@@ -19,7 +19,7 @@ QUERY = (
     "it."
 )
 SYNCHRONIZE = "Wait until the record in effect at the call is done."
-# More than core keeps for reuse, so that some are destroyed.
+# More events than core keeps for reuse, so that some are destroyed.
 MANY = 1100
 
 

@@ -43,7 +43,7 @@ def test_stream_query(device: Device) -> None:
     stream = device.stream()
     _C.fail(stream, FAILURE)
     for _ in range(3):
-        # Not at once: the work of a failed stream takes its time, too.
+        # Wait, because the work of a failed stream takes time, too.
         eventually(lambda: over(stream.query))
         fails(stream.query)
         device.mark(stream)

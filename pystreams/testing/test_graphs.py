@@ -67,7 +67,8 @@ def kept(device: Device, buffer: Buffer, *numbers: int) -> Graph:
 
 
 def launch_once(graph: Graph, stream: Stream) -> None:
-    """The first launch may wait for all work."""
+    """Launch the graph once and wait, as a first launch may wait for all
+    work."""
     launch(graph, stream)
     stream.synchronize()
 

@@ -278,12 +278,12 @@ def test_unregister(device: Device) -> None:
         pinned = pystreams.pin(memory, device=device.name)
         assert pinned.is_pinned()
         pinned.close()
-        # Nothing holds the memory any more.
+        # This works only if no view holds the memory any more.
         memory += b"1"
 
 
 def reserved(device: Device) -> tuple[int, int]:
-    """The bytes that the first device's pool has, now and at most."""
+    """The bytes that the first device's pool has now, and their peak."""
     stats = _C.memory_stats(device.type, 0)
     return (
         stats["reserved_bytes.all.current"],

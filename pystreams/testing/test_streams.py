@@ -156,7 +156,7 @@ def test_that_of_a_thread_waits_for_the_default_stream(
 @contract("thread_stream", THREAD_ENDS)
 def test_a_thread_ends_before_its_work(device: Device, busy: Busy) -> None:
     own = ExternalStream(2, device.name)
-    # The end of the first thread may wait for its work.
+    # Do not wait for the thread: its end may wait for its work.
     with ThreadPoolExecutor(1) as pool:
         queued = pool.submit(lambda: (busy(own), device.mark(own)))
         gate, held = queued.result()
