@@ -17,7 +17,8 @@
 struct ps_device;
 struct ps_runtime;
 
-/* An object, the count of its references, and how to drop one. */
+/* A kept object: the object, its reference count, and the function that drops
+ * one reference. */
 struct ps_kept {
     void *object;
     atomic_uint *refs;
@@ -31,7 +32,7 @@ struct ps_keep {
     size_t count;
 };
 
-/* A capture that ps_graph_capture_begin began. */
+/* A capture in progress, begun by ps_graph_capture_begin. */
 struct ps_capture {
     struct ps_device *device;
     struct ps_keep keep;

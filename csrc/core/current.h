@@ -18,8 +18,8 @@ struct ps_stream;
  * memory. */
 struct ps_currents *ps_currents_create(struct ps_currents *others);
 
-/* Free it, and call drop for each stream that it held.  Any thread may call
- * this. */
+/* Free *currents, and call drop for each stream of which it held a reference.
+ * Any thread may call this. */
 void ps_currents_destroy(struct ps_currents *currents,
                          void (*drop)(struct ps_stream *stream));
 

@@ -36,7 +36,7 @@ struct ps_graph {
     /* The native graph and its executable, each 0 if it does not exist. */
     ps_handle native;
     ps_handle executable;
-    /* Whether the executable was never launched. */
+    /* Whether the executable has never been launched. */
     bool fresh;
     /* The objects that the captured work uses, and the objects of the graph
      * that ps_graph_update has put in place of this work. */

@@ -1,10 +1,9 @@
-/* Mailboxes.  The descriptor is written once per run of messages, not once per
- * message: a mailbox that is not empty wakes its reader no more.
+/* Mailboxes.  The descriptor is written once when messages begin to arrive,
+ * not once per message: while a mailbox has messages, it is readable anyway.
  *
  *   created --expected--> pending --arrives--> to be taken --> freed
  *                            |                     |
- *                            '----- cancelled -----'
- */
+ *                            '----- cancelled -----' */
 #include "mailbox.h"
 
 #include <errno.h>

@@ -17,7 +17,7 @@ struct ps_partition {
     unsigned generation;
     struct ps_device *device;
     ps_handle handle;
-    int count; /* multiprocessors */
+    int count; /* the number of its multiprocessors */
 };
 
 /* Create a partition through the member partition_create, with any count.  If

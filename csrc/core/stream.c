@@ -121,8 +121,8 @@ pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
     }
 }
 
-/* Make the native stream taken from the pool that of `stream`, if it is idle.
- * Otherwise put it back if it is busy, and destroy it if it has failed. */
+/* If the native stream taken from the pool is idle, give it to `stream`.  If
+ * it is busy, put it back.  If it has failed, destroy it. */
 static void
 pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 {

@@ -26,7 +26,7 @@ enum ps_stream_kind {
     /* References are counted only for the kinds from here on. */
     PS_STREAM_OWNED,
     PS_STREAM_EXTERNAL,
-    PS_STREAM_THREADS, /* the default stream of one thread */
+    PS_STREAM_THREADS, /* a thread's default stream */
 };
 
 struct ps_stream {

@@ -40,7 +40,8 @@ ps_status
 ps_stream_fill(struct ps_stream *stream, void *destination, uint32_t value,
                size_t size, size_t nbytes)
 {
-    /* Every backend can fill with one repeated byte. */
+    /* A value whose bytes are all equal is filled as single bytes, since every
+     * backend can do that. */
     uint32_t first = value & 0xff;
     bool same = size == 1 || value == first * (size == 2 ? 0x101 : 0x1010101);
     if (nbytes == 0) {

@@ -19,7 +19,8 @@ optional_attribute(PyObject *object, PyObject *name, PyObject **value)
     return 0;
 }
 
-/* Store the value of a keyword argument.  Returns -1 with TypeError. */
+/* Store the value of a keyword argument.  On failure, returns -1 with
+ * TypeError. */
 static int
 set_keyword(const struct signature *signature, PyObject *name, PyObject *value,
             PyObject **values)
@@ -43,7 +44,7 @@ set_keyword(const struct signature *signature, PyObject *name, PyObject *value,
     return 0;
 }
 
-/* Store the positional arguments.  Returns -1 with TypeError. */
+/* Store the positional arguments.  On failure, returns -1 with TypeError. */
 static int
 set_positional(const struct signature *signature, PyObject *const *args,
                Py_ssize_t nargs, PyObject **values)

@@ -18,8 +18,8 @@ struct signature {
 
 /* Set values[i] to the argument for names[i], a borrowed reference, or to NULL
  * if it was not given.  parse_arguments is for METH_FASTCALL | METH_KEYWORDS
- * functions, parse_tuple for functions that get a tuple and a dict.  Return -1
- * with TypeError. */
+ * functions, parse_tuple for functions that get a tuple and a dict.  On
+ * failure, return -1 with TypeError. */
 int parse_arguments(const struct signature *signature, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames, PyObject **values);
 int parse_tuple(const struct signature *signature, PyObject *args,
@@ -44,8 +44,8 @@ int parse_named(const char *function, const char *name, int required,
                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                 PyObject **value);
 
-/* The argument of a function with one required parameter, borrowed.  -1 with
- * TypeError. */
+/* Get the argument of a function with one required parameter, borrowed.  On
+ * failure, returns -1 with TypeError. */
 static inline int
 parse_required(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
@@ -82,33 +82,33 @@ int refuse_type(const char *function, const char *expected, const char *name,
                 PyObject *argument);
 
 /* Get the value of an int.  If it does not fit, int_argument raises
- * OverflowError, and clamped_argument gives the nearest value that fits.
- * Return -1 with an exception. */
+ * OverflowError, and clamped_argument gives the nearest value that fits.  On
+ * failure, return -1 with an exception. */
 int int_argument(const char *function, const char *name, PyObject *argument,
                  Py_ssize_t *value);
 int clamped_argument(const char *function, const char *name,
                      PyObject *argument, int *value);
 
-/* Get a number of bytes.  Returns -1 with an exception. */
+/* Get a number of bytes.  On failure, returns -1 with an exception. */
 int
 nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes);
 
-/* Get the truth value of an argument; false if it was not given.  Returns -1
- * with an exception. */
+/* Get the truth value of an argument; false if it was not given.  On failure,
+ * returns -1 with an exception. */
 int truth_argument(PyObject *argument, bool *value);
 
 /* Get the value of a flag, which must be a bool or an int; false if it is None
- * or was not given.  Returns -1 with TypeError. */
+ * or was not given.  On failure, returns -1 with TypeError. */
 int switch_argument(const char *function, const char *name, PyObject *argument,
                     bool *value);
 
 /* Get a str as UTF-8, borrowed from the argument; NULL if the argument is None
- * or was not given.  Returns -1 with an exception. */
+ * or was not given.  On failure, returns -1 with an exception. */
 int name_argument(const char *function, const char *name, PyObject *argument,
                   const char **text);
 
-/* Get the value of an int that is a handle or an address.  Returns -1 with an
- * exception. */
+/* Get the value of an int that is a handle or an address.  On failure, returns
+ * -1 with an exception. */
 int handle_argument(const char *function, const char *name, PyObject *argument,
                     ps_handle *handle);
 

@@ -13,8 +13,8 @@
 #include "device.h"
 #include "errors.h"
 
-/* Register a table.  Returns -1 with an exception, which is ValueError if the
- * table is refused. */
+/* Register a table.  On failure, returns -1 with an exception, which is
+ * ValueError if the table is refused. */
 static int
 register_table(const struct ps_backend *table, const struct ps_faults *faults)
 {
@@ -116,8 +116,8 @@ default_runtime(void)
     return find_runtime(type);
 }
 
-/* Get the pointer of a capsule, which must have this name.  Returns NULL with
- * an exception. */
+/* Get the pointer of a capsule, which must have this name.  On failure,
+ * returns NULL with an exception. */
 static void *
 capsule_pointer(const char *argument, PyObject *capsule, const char *name)
 {

@@ -14,7 +14,7 @@ struct ps_runtime *find_runtime(long type);
 
 /* Load the backend that an installed distribution offers under this name of
  * `length` characters.  *type becomes its device type, or -1 if there is no
- * such backend.  Returns -1 with an exception. */
+ * such backend.  On failure, returns -1 with an exception. */
 int load_backend(const char *name, size_t length, int *type);
 
 /* Choose for each backend the table that core calls: the backend's own table,

@@ -13,8 +13,8 @@
 #include "external_stream.h"
 #include "stream.h"
 
-/* Compute the size of the claimed memory in bytes.  Returns -1 with
- * ValueError. */
+/* Compute the size of the claimed memory in bytes.  On failure, returns -1
+ * with ValueError. */
 static int
 claim_nbytes(const struct claim *claim, Py_ssize_t *nbytes)
 {
@@ -101,7 +101,7 @@ check_contiguous(const struct claim *claim, Py_ssize_t nbytes)
 }
 
 /* Check that the address is memory of the claimed device, if the backend can
- * tell.  Returns -1 with an exception. */
+ * tell.  On failure, returns -1 with an exception. */
 static int
 check_place(const struct claim *claim, const char *address)
 {

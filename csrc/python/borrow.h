@@ -45,26 +45,26 @@ bytes_claim(const char *what, void *data, const int64_t *nbytes)
 }
 
 /* Get the address range from the first to the last item of the claimed memory,
- * gaps included.  Returns -1 with ValueError. */
+ * gaps included.  On failure, returns -1 with ValueError. */
 int claim_extent(const struct claim *claim, const char **begin,
                  Py_ssize_t *nbytes);
 
 /* Check a claim, and make a span of the memory.  The block belongs to
  * host_device if it is host memory.  After success, release(owner) is called
- * with the GIL held when no work uses the memory any more.  Returns -1 with an
- * exception. */
+ * with the GIL held when no work uses the memory any more.  On failure,
+ * returns -1 with an exception. */
 int claim_hold(const struct claim *claim, struct ps_device *host_device,
                void *owner, void (*release)(void *owner), struct span *span);
 
 /* Make a Buffer of an object's writable memory, which it pins for the device.
- * Returns NULL with an exception. */
+ * On failure, returns NULL with an exception. */
 PyObject *view_pin(PyObject *object, struct ps_device *device);
 
 /* Make a span of the memory of `object`, a Buffer or an array of another
  * library, which a method copies to or from.  `partner` is the other side of
  * the copy.  The memory is made ready for work on the stream (NULL: the
  * current stream of the memory's device).  If `write` is true, read-only
- * memory is refused.  Returns -1 with an exception. */
+ * memory is refused.  On failure, returns -1 with an exception. */
 int operand_hold(const struct signature *method, PyObject *object,
                  struct span *partner, struct ps_stream *stream, bool write,
                  struct span *span);
@@ -72,7 +72,7 @@ int operand_hold(const struct signature *method, PyObject *object,
 /* Returns a new reference to the stream on which work with memory of the
  * device will run: `stream` if it is on that device, else the device's current
  * stream.  The caller needs a reference, because Python code may make another
- * stream current before the work is queued.  Returns NULL with an
+ * stream current before the work is queued.  On failure, returns NULL with an
  * exception. */
 struct ps_stream *
 handshake_stream(struct ps_device *device, struct ps_stream *stream);

@@ -267,7 +267,7 @@ allocation_stream(const char *function, struct ps_device *device,
 
 /* The device for memory of this kind that an argument names.  Pinned memory is
  * memory that an accelerator copies from, so for pinned memory "cpu" means the
- * default device.  Returns NULL with an exception. */
+ * default device.  On failure, returns NULL with an exception. */
 static struct ps_device *
 home_argument(const char *function, PyObject *argument, enum memory_kind kind)
 {
@@ -278,8 +278,8 @@ home_argument(const char *function, PyObject *argument, enum memory_kind kind)
                : device;
 }
 
-/* Find the kind of memory that the arguments of `function` ask for.  Returns
- * -1 with an exception. */
+/* Find the kind of memory that the arguments of `function` ask for.  On
+ * failure, returns -1 with an exception. */
 static int
 kind_argument(const char *function, PyObject *const *values, Py_ssize_t nbytes,
               enum memory_kind *kind)
@@ -516,7 +516,7 @@ Buffer_repr(PyObject *op)
 }
 
 /* Get the stream that a method's argument names; NULL if it is None or was not
- * given.  Returns -1 with an exception. */
+ * given.  On failure, returns -1 with an exception. */
 static int
 optional_stream(const char *method, PyObject *argument,
                 struct ps_stream **stream)
@@ -599,8 +599,8 @@ fill_with(PyObject *op, const char *method, const struct pattern *pattern,
     return result == 0 ? Py_NewRef(op) : NULL;
 }
 
-/* Get the pattern from an object with the buffer protocol.  Returns -1 with an
- * exception. */
+/* Get the pattern from an object with the buffer protocol.  On failure,
+ * returns -1 with an exception. */
 static int
 pattern_of(PyObject *object, struct pattern *pattern)
 {

@@ -31,7 +31,7 @@ struct span {
 };
 
 /* Get the span of an open Buffer that this process created.  The caller
- * releases it with span_release.  Returns -1 with an exception. */
+ * releases it with span_release.  On failure, returns -1 with an exception. */
 int buffer_hold(PyObject *buffer, struct span *span);
 
 /* The address of the first byte; NULL if the Buffer is closed. */
@@ -62,7 +62,7 @@ enum memory_kind {
 };
 
 /* Allocate memory of the device.  The stream is used for MEMORY_ORDERED alone.
- * Returns -1 with an exception. */
+ * On failure, returns -1 with an exception. */
 int
 span_create(enum memory_kind kind, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);

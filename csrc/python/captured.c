@@ -410,7 +410,7 @@ replay_destroy(struct replay *replay, bool queued)
     PyMem_Free(replay);
 }
 
-/* Create the jobs of a launch.  Returns NULL with an exception. */
+/* Create the jobs of a launch.  On failure, returns NULL with an exception. */
 static struct replay *
 replay_create(struct calls *calls)
 {

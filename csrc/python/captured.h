@@ -15,7 +15,7 @@ struct captured;
 struct calls;
 
 /* Create the list of callables of a capture that is about to begin, with one
- * reference.  Returns NULL with an exception. */
+ * reference.  On failure, returns NULL with an exception. */
 struct calls *calls_create(struct ps_runtime *runtime);
 /* Accept NULL. */
 struct calls *calls_ref(struct calls *calls);
@@ -33,8 +33,8 @@ uint64_t calls_number(const struct calls *calls);
 bool calls_any(struct calls *calls);
 
 /* Capture the job: each launch of the graph will run its callable.  The job's
- * Future is settled at once.  Takes over the job, also on failure.  Returns -1
- * with an exception. */
+ * Future is settled at once.  Takes over the job, also on failure.  On
+ * failure, returns -1 with an exception. */
 int capture_job(struct job *job);
 void captured_unref(struct captured *captured);
 

@@ -308,8 +308,8 @@ find_home(struct choice *thread)
     return 1;
 }
 
-/* Give the running context its own copy of the current streams.  Returns NULL
- * with an exception. */
+/* Give the running context its own copy of the current streams.  On failure,
+ * returns NULL with an exception. */
 static struct choice *
 renew_context_choice(struct choice *thread)
 {

@@ -98,7 +98,8 @@ raise_unknown_type(const char *text, size_t length)
                             (Py_ssize_t)length, others));
 }
 
-/* Parse a device string such as "cuda:1".  Returns -1 with RuntimeError. */
+/* Parse a device string such as "cuda:1".  On failure, returns -1 with
+ * RuntimeError. */
 static int
 device_name_parse(PyObject *object, struct device_name *name)
 {

@@ -24,7 +24,7 @@ device_argument(const char *function, int type, PyObject *argument);
 
 /* As device_argument, for a parameter of any name, and without using the
  * device.  Sets the type, and the index: -1 if the argument means the current
- * device.  Returns -1 with an exception. */
+ * device.  On failure, returns -1 with an exception. */
 int device_name_argument(const char *function, const char *parameter, int type,
                          PyObject *argument, struct device_name *name);
 
@@ -32,7 +32,8 @@ int device_name_argument(const char *function, const char *parameter, int type,
  * device.  `function` is for error messages.  NULL with an exception. */
 struct ps_device *device_at(const char *function, struct device_name name);
 
-/* Get the index of a device from an int.  Returns -1 with an exception. */
+/* Get the index of a device from an int.  On failure, returns -1 with an
+ * exception. */
 int index_argument(const char *function, const char *name, PyObject *argument,
                    int *index);
 

@@ -38,8 +38,8 @@ as_context(PyObject *self)
 }
 
 /* Make the device current, and get the index of the previous one.  If
- * name.index is negative, change nothing and give -1.  Returns -1 with an
- * exception. */
+ * name.index is negative, change nothing and give -1.  On failure, returns -1
+ * with an exception. */
 static int
 exchange(struct device_name name, int *previous)
 {
@@ -71,7 +71,8 @@ restore(struct device_name name)
     return none_or_raise(device->runtime, "restoring the device", status);
 }
 
-/* Takes over the reference to idx, also on failure. */
+/* Set the fields from the arguments.  Takes over the reference to idx, also on
+ * failure. */
 static int
 fill(PyObject *op, int type, PyObject *idx)
 {

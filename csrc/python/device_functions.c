@@ -191,8 +191,8 @@ device_properties(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 /* Parse the arguments (type, device, peer_device), and `access` if the format
- * has a fourth item.  The format names the function.  Returns -1 with an
- * exception. */
+ * has a fourth item.  The format names the function.  On failure, returns -1
+ * with an exception. */
 static int
 peer_arguments(PyObject *args, const char *format, struct ps_device **device,
                struct ps_device **peer, int *access)

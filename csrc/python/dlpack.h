@@ -105,41 +105,41 @@ int dlpack_hold(PyObject *object, struct ps_device *host_device,
 int dlpack_extent(PyObject *object, const char **begin, Py_ssize_t *nbytes);
 
 /* Convert a DLPack device to a device; NULL for host memory.  `function` is
- * for error messages.  Returns -1 with an exception. */
+ * for error messages.  On failure, returns -1 with an exception. */
 int dlpack_place(const char *function, long type, long id,
                  struct ps_device **device);
 
-/* Compute the size of a tensor with these dimensions.  Returns -1 with
- * ValueError. */
+/* Compute the size of a tensor with these dimensions.  On failure, returns -1
+ * with ValueError. */
 int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
 
 /* Make a span of a tensor, and take over the tensor.  Host memory gets its own
- * device.  Returns -1 with an exception, and then the tensor still belongs to
- * the caller. */
+ * device.  On failure, returns -1 with an exception, and then the tensor still
+ * belongs to the caller. */
 int dlpack_versioned_hold(struct dlpack_versioned *tensor,
                           struct ps_device *host_device, struct span *span);
 
 /* Set the fields of a tensor that describe the span's memory and its items,
- * which are bytes.  Returns -1 with BufferError. */
+ * which are bytes.  On failure, returns -1 with BufferError. */
 int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
 
 /* Wait for the work that is known to use the span's host memory.  Called
- * before another library accesses the memory.  Returns -1 with an
+ * before another library accesses the memory.  On failure, returns -1 with an
  * exception. */
 int dlpack_settle_host(struct span *span);
 
 /* Store that another library may queue work on the stream that uses the span.
- * Returns -1 with an exception. */
+ * On failure, returns -1 with an exception. */
 int dlpack_use(struct span *span, struct ps_stream *stream);
 
 /* Make a tensor of the span.  Takes over the span, also on failure.  `form`
- * has the tensor's device, items and shape.  Returns NULL with an
+ * has the tensor's device, items and shape.  On failure, returns NULL with an
  * exception. */
 struct dlpack_versioned *
 dlpack_export(struct span *span, const struct dlpack_tensor *form);
 
-/* Add the exchange table to the type Buffer as an attribute.  Returns -1 with
- * an exception. */
+/* Add the exchange table to the type Buffer as an attribute.  On failure,
+ * returns -1 with an exception. */
 int dlpack_add_exchange(PyTypeObject *type);
 
 PyObject *Buffer_dlpack(PyObject *self, PyObject *const *args,

@@ -11,8 +11,8 @@
 #include "stream.h"
 
 /* Get a new reference to the current stream of a DLPack device, on which a
- * consumer must work; NULL for the CPU, which has no streams.  Returns -1 with
- * an exception. */
+ * consumer must work; NULL for the CPU, which has no streams.  On failure,
+ * returns -1 with an exception. */
 static int
 work_stream(int32_t type, int32_t id, struct ps_stream **stream)
 {
@@ -120,8 +120,8 @@ managed_to_object(struct dlpack_versioned *tensor, void **object)
     return 0;
 }
 
-/* Find the device that must allocate a tensor, and the kind of memory.
- * Returns NULL with an exception. */
+/* Find the device that must allocate a tensor, and the kind of memory.  On
+ * failure, returns NULL with an exception. */
 static struct ps_device *
 allocating_device(const struct dlpack_tensor *form, enum memory_kind *kind)
 {

@@ -108,8 +108,8 @@ struct request {
     bool to_host;
 };
 
-/* Make an export of the span.  Takes over the span, also on failure.  Returns
- * NULL with an exception. */
+/* Make an export of the span.  Takes over the span, also on failure.  On
+ * failure, returns NULL with an exception. */
 static struct export *
 export_create(struct span *span, const struct dlpack_tensor *form,
               bool versioned, uint64_t flags)

@@ -185,8 +185,8 @@ home_of(const struct dlpack_tensor *tensor)
 }
 
 /* Check that the tensor is on the device that its producer named.  DLPack's
- * two devices for host memory count as one, because torch uses both.  Returns
- * -1 with an exception. */
+ * two devices for host memory count as one, because torch uses both.  On
+ * failure, returns -1 with an exception. */
 static int
 check_promise(const struct dlpack_tensor *dl, const struct place *promise)
 {
@@ -201,7 +201,8 @@ check_promise(const struct dlpack_tensor *dl, const struct place *promise)
     return 0;
 }
 
-/* Make a claim of the tensor's memory.  Returns -1 with ValueError. */
+/* Make a claim of the tensor's memory.  On failure, returns -1 with
+ * ValueError. */
 static int
 make_claim(const struct dlpack_tensor *dl, uint64_t flags, struct claim *claim)
 {
@@ -293,7 +294,7 @@ capsule_hold(PyObject *capsule, const struct place *promise,
     return 1;
 }
 
-/* Call __dlpack_device__.  Returns -1 with an exception. */
+/* Call __dlpack_device__.  On failure, returns -1 with an exception. */
 static int
 ask_device(PyObject *object, struct place *place)
 {
@@ -374,7 +375,7 @@ producer_hold(PyObject *object, struct ps_device *host_device,
 }
 
 /* Get a type's exchange table if it has a supported version; NULL if there is
- * none.  Returns -1 with an exception. */
+ * none.  On failure, returns -1 with an exception. */
 static int
 find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
 {

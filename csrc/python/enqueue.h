@@ -7,8 +7,8 @@
 
 #include "module.h"
 
-/* Stream.wait_stream, for streams to which the caller holds references.
- * Returns -1 with an exception. */
+/* Stream.wait_stream, for streams to which the caller holds references.  On
+ * failure, returns -1 with an exception. */
 int stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
 /* As stream_wait_stream, for a wait that the program did not ask for;

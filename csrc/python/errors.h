@@ -114,8 +114,8 @@ report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
     }
 }
 
-/* Pass the pending exception to sys.unraisablehook, with a description of the
- * operation. */
+/* Pass the pending exception to sys.unraisablehook.  `doing` describes the
+ * operation in which it was raised. */
 void report_ignored(const char *doing);
 
 /* The pending exception, if any.  It is saved while other code runs, which

@@ -90,8 +90,8 @@ event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags)
     return event_wrap(type, event);
 }
 
-/* Convert a constructor's four flags; one that was not given is NULL.  Returns
- * -1 with TypeError. */
+/* Convert a constructor's four flags; one that was not given is NULL.  On
+ * failure, returns -1 with TypeError. */
 static int
 event_flags(const char *const *names, PyObject *const *switches,
             unsigned *flags)

@@ -14,12 +14,12 @@ typedef struct {
     PyObject *weakrefs;
 } EventObject;
 
-/* Returns a new event of this type, never recorded, for the runtime. */
+/* Returns a new event of this type for the runtime.  It was never recorded. */
 PyObject *
 event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags);
 
 /* Event.record and Event.wait, for a stream to which the caller holds a
- * reference.  Return -1 with an exception. */
+ * reference.  On failure, return -1 with an exception. */
 int event_record_on(struct ps_event *event, struct ps_stream *stream);
 int event_wait_on(struct ps_event *event, struct ps_stream *stream);
 

@@ -65,7 +65,8 @@ check_device(struct ps_device *actual, ps_handle handle,
 }
 
 /* Check that the handle is not that of a stream of another emulation, nor of
- * devices that the present emulation hides.  Returns -1 with an exception. */
+ * devices that the present emulation hides.  On failure, returns -1 with an
+ * exception. */
 static int
 check_handle(const char *function, struct ps_runtime *present,
              ps_handle handle)
@@ -133,8 +134,8 @@ stream_from_handle(const char *function, struct ps_device *device, bool strict,
     return stream;
 }
 
-/* Get the handle from an object's tuple (version, handle).  Returns -1 with an
- * exception. */
+/* Get the handle from an object's tuple (version, handle).  On failure,
+ * returns -1 with an exception. */
 static int
 parse_protocol(const char *function, PyObject *object, PyObject *result,
                ps_handle *handle)
@@ -227,7 +228,7 @@ share(const char *function, PyObject *source, PyObject *argument)
 }
 
 /* Get the handle for an ExternalStream.  `source` is the handle, or an object
- * that owns the stream.  Returns -1 with an exception. */
+ * that owns the stream.  On failure, returns -1 with an exception. */
 static int
 external_handle(const char *function, const char *name, PyObject *source,
                 ps_handle *handle)

@@ -9,8 +9,8 @@
 /* Returns a new reference to a stream for the handle.  It keeps its owner
  * alive; owner may be NULL.  The stream's device is the one that the backend
  * knows for the handle, else `device`.  With `strict`, raises ValueError if
- * the backend knows another device.  Returns NULL with an exception, which
- * names the function. */
+ * the backend knows another device.  On failure, returns NULL with an
+ * exception, which names the function. */
 struct ps_stream *
 stream_from_handle(const char *function, struct ps_device *device, bool strict,
                    ps_handle handle, PyObject *owner);

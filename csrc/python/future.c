@@ -854,8 +854,8 @@ check_generation(FutureObject *self)
     return 0;
 }
 
-/* While a schedule is explored, run the work that leads to the Future.
- * Returns -1 with an exception. */
+/* While a schedule is explored, run the work that leads to the Future.  On
+ * failure, returns -1 with an exception. */
 static int
 advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
         unsigned *stuck)
@@ -963,8 +963,8 @@ wait_until_done(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
     return result;
 }
 
-/* Wait, and raise CancelledError if the Future was cancelled.  Returns -1 with
- * an exception. */
+/* Wait, and raise CancelledError if the Future was cancelled.  On failure,
+ * returns -1 with an exception. */
 static int
 wait_with(PyObject *op, const char *method, PyObject *const *args,
           Py_ssize_t nargs, PyObject *kwnames)

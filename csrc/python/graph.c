@@ -129,8 +129,8 @@ explain_begin(PyObject *self, uint64_t number, const char *text)
                     (unsigned long long)number, text);
 }
 
-/* Wait for the replays, if a destroy hook requires that.  Returns -1 with an
- * exception. */
+/* Wait for the replays, if a destroy hook requires that.  On failure, returns
+ * -1 with an exception. */
 static int
 wait_if_asked(PyObject *self)
 {

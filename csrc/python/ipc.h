@@ -19,7 +19,7 @@ struct shared_kind {
 /* Parse from_ipc_handle(device, handle), and get a view of the handle's bytes,
  * which must be kind->bytes long.  only: the device type allowed, as in
  * device_argument.  *indexed becomes whether the device was given by its
- * index.  Returns -1 with an exception. */
+ * index.  On failure, returns -1 with an exception. */
 int ipc_arguments(const struct shared_kind *kind, int only,
                   PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                   struct ps_device **device, bool *indexed, Py_buffer *handle);

@@ -151,7 +151,7 @@ add_types(PyObject *module)
 }
 
 /* Add an exception of the package to the module.  Creates it if it does not
- * exist yet.  Returns -1 with an exception. */
+ * exist yet.  On failure, returns -1 with an exception. */
 static int
 add_exception(PyObject *module, const char *name, const char *doc,
               PyObject *bases, PyObject **type)
@@ -190,7 +190,7 @@ add_exceptions(PyObject *module)
     return result;
 }
 
-/* Create the constants.  Returns -1 with an exception. */
+/* Create the constants.  On failure, returns -1 with an exception. */
 static int
 make_constants(void)
 {

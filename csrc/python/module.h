@@ -172,8 +172,8 @@ drop_result(PyObject *result)
 }
 
 /* Returns the object's index in a list without duplicates.  If it is not in
- * the list, appends it.  `numbers` is a dict from objects to indices.  Returns
- * -1 with an exception.  Runs no Python code. */
+ * the list, appends it.  `numbers` is a dict from objects to indices.  On
+ * failure, returns -1 with an exception.  Runs no Python code. */
 Py_ssize_t number_in(PyObject *list, PyObject *numbers, PyObject *object);
 
 /* Append the item to the list, and return the list.  Takes over the references

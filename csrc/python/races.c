@@ -386,7 +386,7 @@ struct access_list {
     int count, room;
 };
 
-/* Append an access to the list.  Returns -1 with MemoryError. */
+/* Append an access to the list.  On failure, returns -1 with MemoryError. */
 static int
 add_access(struct access_list *list, const struct ps_access *access)
 {
@@ -406,7 +406,7 @@ add_access(struct access_list *list, const struct ps_access *access)
 }
 
 /* Add the bytes of a Buffer, or of a view of one.  Looks into lists, tuples
- * and dicts, too.  Returns -1 with MemoryError. */
+ * and dicts, too.  On failure, returns -1 with MemoryError. */
 static int
 add_viewed(struct access_list *list, PyObject *object, int depth)
 {
@@ -437,8 +437,8 @@ add_viewed(struct access_list *list, PyObject *object, int depth)
     return result;
 }
 
-/* List the bytes that the arguments view.  Returns -1 with MemoryError.  The
- * caller frees the list, also after a failure. */
+/* List the bytes that the arguments view.  On failure, returns -1 with
+ * MemoryError.  The caller frees the list, also after a failure. */
 static int
 viewed_by(PyObject *const *args, Py_ssize_t count, struct access_list *list)
 {
@@ -657,8 +657,8 @@ set_exit_status(PyObject *Py_UNUSED(module), PyObject *argument)
     Py_RETURN_NONE;
 }
 
-/* Get the bytes that an argument of declare() means.  Returns -1 with an
- * exception. */
+/* Get the bytes that an argument of declare() means.  On failure, returns -1
+ * with an exception. */
 static int
 extent_of(PyObject *memory, struct ps_access *access)
 {
@@ -710,8 +710,8 @@ extent_of(PyObject *memory, struct ps_access *access)
     return found < 0 ? -1 : 0;
 }
 
-/* Add the bytes of each item of the iterable, unless there are none.  Returns
- * -1 with an exception. */
+/* Add the bytes of each item of the iterable, unless there are none.  On
+ * failure, returns -1 with an exception. */
 static int
 add_declared(struct access_list *list, PyObject *iterable, bool writes)
 {

@@ -45,21 +45,21 @@ imply_end(void)
 }
 
 /* Report an access to memory by the host or, if this thread runs a callable,
- * by the callable.  Returns -1 with an exception. */
+ * by the callable.  On failure, returns -1 with an exception. */
 int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
                 bool writes);
 
 /* Call before a reference to the block is dropped that may be the last one. */
 void block_ends(struct ps_block *block);
 
-/* Note which bytes the arguments view, for the schedule that is explored.
- * Returns -1 with MemoryError. */
+/* Note which bytes the arguments view, for the schedule that is explored.  On
+ * failure, returns -1 with MemoryError. */
 int note_arguments(PyObject *const *args, Py_ssize_t count);
 
 /* Call before a callable with these arguments is queued on the stream.  The
  * callable counts as reading the Buffers among its arguments, views of
  * Buffers, and those in containers.  The moment of its run is stored in the
- * Future.  Returns -1 with an exception. */
+ * Future.  On failure, returns -1 with an exception. */
 int expect_callable(struct ps_stream *stream, PyObject *const *args,
                     Py_ssize_t count, PyObject *future);
 

@@ -25,7 +25,7 @@ is_internal(void)
     return ps_thread_word(PS_THREAD_OWN) != NULL || callable_has_ended();
 }
 
-/* As stream_name_at. */
+/* Returns the name of a stream, as stream_name_at. */
 static PyObject *
 name_of(int device_type, int index, ps_handle stream)
 {

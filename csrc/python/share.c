@@ -15,10 +15,10 @@
 
 struct handle {
     unsigned char block[PS_IPC_HANDLE_BYTES];
-    uint64_t size; /* of the block, in bytes */
+    uint64_t size; /* the size of the block, in bytes */
     uint64_t offset;
     uint64_t nbytes;
-    uint64_t checksum; /* of the members before it */
+    uint64_t checksum; /* over the members before it */
 };
 
 static const struct shared_kind shared_buffer = {
@@ -40,8 +40,8 @@ checksum(const struct handle *handle)
     return sum;
 }
 
-/* Get the handle of an open interprocess Buffer.  Returns -1 with an
- * exception, which is of the type `refusal` if the Buffer is not
+/* Get the handle of an open interprocess Buffer.  On failure, returns -1 with
+ * an exception, which is of the type `refusal` if the Buffer is not
  * interprocess. */
 static int
 handle_of(PyObject *self, PyObject *refusal, const char *doing,

@@ -75,8 +75,8 @@ int stream_use(PyObject *stream, struct stream_use *use);
 bool stream_try_use(PyObject *stream, struct stream_use *use);
 
 /* As stream_use, for the stream that a function's argument names: a Stream, or
- * another library's object with __cuda_stream__.  Returns -1 with an
- * exception. */
+ * another library's object with __cuda_stream__.  On failure, returns -1 with
+ * an exception. */
 int stream_use_named(const char *function, PyObject *argument,
                      struct stream_use *use);
 

@@ -173,7 +173,7 @@ synchronize(void)
 }
 
 /* Check that the stream belongs to the emulation in which the capture would
- * begin.  Returns -1 with an exception. */
+ * begin.  On failure, returns -1 with an exception. */
 static int
 check_stream(PyObject *self)
 {

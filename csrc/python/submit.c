@@ -306,8 +306,8 @@ static bool prepare(void);
 static void run_jobs(void);
 static void left(void);
 
-/* Start a thread if there is work for one more.  Returns -1 with an
- * exception. */
+/* Start a thread if there is work for one more.  On failure, returns -1 with
+ * an exception. */
 static int
 hire(void)
 {

@@ -55,8 +55,8 @@ struct job {
 struct job *job_again(const struct job *job);
 /* Accepts NULL. */
 void job_destroy(struct job *job);
-/* Call before the job is queued.  Makes sure that a thread can run it.
- * Returns -1 with an exception. */
+/* Call before the job is queued.  Makes sure that a thread can run it.  On
+ * failure, returns -1 with an exception. */
 int job_expect(struct job *job);
 /* Undo job_expect, if queueing the job failed. */
 void job_give_up(struct job *job);

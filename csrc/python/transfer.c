@@ -103,7 +103,7 @@ is_pageable(struct span *span)
 }
 
 /* Check that the caller can wait for a copy on the stream; during a capture it
- * cannot.  Returns -1 with an exception. */
+ * cannot.  On failure, returns -1 with an exception. */
 static int
 check_may_wait_for_copy(const struct work *work, bool own, bool captured)
 {

@@ -48,7 +48,8 @@ int64_t monotonic_ns(void);
  * nanoseconds. */
 int64_t coarse_ns(void);
 
-/* Convert a function's timeout in seconds.  Returns -1 with an exception. */
+/* Convert a function's timeout in seconds.  On failure, returns -1 with an
+ * exception. */
 int
 parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns);
 

@@ -14,8 +14,8 @@ PyObject *Stream_await(PyObject *self);
 PyObject *Event_await(PyObject *self);
 
 /* Get the work that an object means: an Event, a device or a stream.  The
- * caller holds the object, and releases work->stream.  Returns -1 with an
- * exception. */
+ * caller holds the object, and releases work->stream.  On failure, returns -1
+ * with an exception. */
 int work_of(PyObject *object, struct work *work);
 
 #endif

@@ -1,15 +1,15 @@
 /* The insides of the embedded CPU engine: a small CUDA on threads.
  *
- * One lock per engine guards every field below that does not say otherwise.
- * It is never held around a copy, a fill, a host function, a notification or
- * the freeing of a block, nor while a thread waits.  No other lock is ever
- * taken under it.
+ * Each engine has one lock.  It guards every field below, except those whose
+ * comment says otherwise.  The lock is never held around a copy, a fill, a
+ * host function, a notification or the freeing of a block, nor while a thread
+ * waits.  No other lock is ever taken under it.
  *
- * Calls that change no queue take no lock: a record, a wait or a query, if the
- * stream is known to be idle and the event to be done.  An object's known
- * state is in its slot; see cpu_slot_known.
+ * Calls that change no queue take no lock: a record, a wait or a query on a
+ * stream that is known to be idle, of an event that is known to be done.
+ * What is known of an object is in its slot; see cpu_slot_known.
  *
- * A file calls those above it in this list alone: storage.c, times.c, goal.c,
+ * A file calls only files above it in this list: storage.c, times.c, goal.c,
  * queue.c, wait.c, partition.c, legacy.c, graph.c, shared.c over files.c,
  * event.c, notify.c, stream.c, thread_stream.c, memory.c, shared_memory.c,
  * lazy.c, explore.c, engine.c. */
@@ -816,7 +816,7 @@ bool cpu_lazy_is_callable(const struct cpu_engine *engine);
 void cpu_lazy_await_locked(struct cpu_engine *engine);
 /* Let threads continue that wait for something other than work. */
 void cpu_lazy_wake_locked(struct cpu_engine *engine);
-/* See struct ps_schedules. */
+/* For struct ps_schedules: `ending` and `ended`. */
 void cpu_lazy_ending_locked(struct cpu_engine *engine);
 void cpu_lazy_ended_locked(struct cpu_engine *engine);
 
@@ -852,7 +852,7 @@ void cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
                           uint64_t first, uint64_t second);
 void cpu_lazy_arrived_locked(struct cpu_engine *engine);
 
-/* See struct ps_schedules. */
+/* For struct ps_schedules: `hold` and `released`. */
 void cpu_lazy_hold_locked(struct cpu_engine *engine);
 void cpu_lazy_released_locked(struct cpu_engine *engine);
 

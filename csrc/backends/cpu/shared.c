@@ -1,31 +1,32 @@
 /* Events that several processes share, with no process in charge.
  *
- * The event is a page of memory in a file without a name.  The process that
- * created it keeps the file open, and others find it by number through /proc.
- * It exists until the last process that has mapped it ends, however that
- * happens.  The page holds the latest record, as one word: its process, its
- * pipe and its outcome.
+ * An event is a page of memory in a file without a name.  The process that
+ * created the event keeps the file open, and other processes find it by number
+ * through /proc.  The event exists until the last process that has mapped it
+ * ends, however that happens.  The page holds the latest record as one word:
+ * its process, its pipe and its outcome.
  *
  * A pending record has a pipe, which only its process has open for writing.
- * Other processes open the pipe through /proc and wait for its first bytes;
- * the status is their number less one.  No process reads the bytes, so every
- * process sees them.  A pipe that ends without bytes belonged to a process
- * that died.
+ * Other processes open the pipe through /proc and wait for its first bytes.
+ * The number of bytes is the outcome: the status + 1.  No process reads the
+ * bytes, so every process sees them.  If a pipe ends without bytes, its
+ * process has died.
  *
- * One rule: everything in the page may change at any time, a process may stop
- * or die between any two lines, and a peer may write anything.  So no status
- * from the page is used unchecked, and only pages of this library are mapped.
- * The page holds no lock: a stopped process could keep it, and a robust mutex
- * contains pointers that a peer could overwrite.
+ * The rule: everything in the page may change at any time, a process may stop
+ * or die between any two lines, and another process may write anything.  So
+ * every status from the page is checked before it is used, and only pages of
+ * this library are mapped.  The page holds no lock: a stopped process could
+ * keep it, and a robust mutex contains pointers that a peer could overwrite.
  *
  * - To record is to store the word; the last store wins.  The word changes at
  *   once, so no process can stop halfway.
  * - No two pending records have the same word, because it contains the pipe's
- *   inode.  So the compare-and-exchange that puts the outcome into the word of
- *   the pending record changes no later record.
- * - The outcome goes into the page first, for later readers, and then into the
- *   pipe, for those that wait already.  If the process dies between the two,
- *   they find the outcome in the page, unless the page has a later record.
+ *   inode.  So the compare-and-exchange that puts the outcome into the word
+ *   of a pending record changes no later record.
+ * - The outcome goes into the page first, for processes that look later, and
+ *   then into the pipe, for processes that wait already.  If the process dies
+ *   in between, those that wait find the outcome in the page, unless the page
+ *   has a later record.
  * - If a pipe cannot be opened although the word is unchanged, its process has
  *   died. */
 #include "shared.h"

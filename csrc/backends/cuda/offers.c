@@ -49,7 +49,7 @@ is_own_user(int peer)
            user.uid == geteuid();
 }
 
-/* Whether a system call failed because the process or the machine is out of
+/* Whether a system call failed because the process or the machine has no more
  * descriptors or memory. */
 static bool
 is_shortage(int error)
