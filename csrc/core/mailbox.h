@@ -1,8 +1,9 @@
 /* Mailboxes.  A backend reports a completion on one of its own threads.  The
  * mailbox passes it as a message to the thread that waits.
  *
- * A message is allocated before the work is queued, so that posting the
- * message cannot fail.  It can be cancelled until the receiver takes it. */
+ * A message is allocated before its notification is registered, so that
+ * posting the message cannot fail.  It can be cancelled until the receiver
+ * takes it. */
 #ifndef PYSTREAMS_CORE_MAILBOX_H
 #define PYSTREAMS_CORE_MAILBOX_H
 

@@ -76,8 +76,8 @@ struct ps_stream {
                                    itself uses this */
     } of_thread;
     /* For retired blocks: their uses by this stream that are not over, the
-     * oldest first, and `held`, the blocks that will be freed on this stream
-     * after the end of a capture.  The mutex of the runtime's pool guards all
+     * oldest first; and `held`, the blocks that a later sweep must free, as
+     * finish() in memory.c says.  The mutex of the runtime's pool guards all
      * of this. */
     struct {
         struct ps_block_use *first;
