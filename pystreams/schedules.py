@@ -639,9 +639,9 @@ def explore(
     note: the schedule's name, the operations in order, and those that were
     late.  The note says so if no such operations were found.  With races=True,
     fn is called within races.detect(), so that a RaceError is such an
-    Exception.  seed is that of the first schedule; None takes 0.  Otherwise returns the numbers of
-    schedules that ran and that differed, and whether these were all, which
-    only strategy "all" knows.
+    Exception.  seed is that of the first schedule; None takes 0.  Otherwise
+    returns the numbers of schedules that ran and that differed, and whether
+    these were all, which only strategy "all" knows.
 
     Raises ValueError or TypeError for other arguments, TypeError if fn is a
     coroutine function, and RuntimeError as run() does.
