@@ -429,9 +429,12 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
     for (block = take_held(pool, stream); block != NULL; block = next) {
         next = block->next;
         ps_runtime_note_failure(runtime, finish(block));
+        if (generation != ps_generation()) {
+            return false;
+        }
     }
     put_back(pool, stream);
-    return generation == ps_generation();
+    return true;
 }
 
 /* Settle the retired blocks whose uses are over, for `most` streams at most.

@@ -158,6 +158,43 @@ def test_a_fork_while_memory_is_given_back(run_python, sanitized, child):
     assert (done.stdout, done.stderr) == ("refused 1\n0\n", "")
 
 
+FORK_BETWEEN_PINNED = """
+import os
+import pystreams
+freed, child = [], None
+class Memory(bytearray):
+    def __del__(self):
+        global child
+        freed.append(os.getpid())
+        if child is None:
+            child = os.fork()
+pinned = [pystreams.pin(Memory(4096), device="cpu") for _ in range(3)]
+# In a callable, which may not wait as unpinning does.
+def close():
+    while pinned:
+        pinned.pop().close()
+    return list(freed)
+assert pystreams.Stream("cpu").submit(close).result(20) == []
+try:
+    pystreams.empty(2**60, device="cpu")
+except pystreams.OutOfMemoryError:
+    pass
+if child == 0:
+    print(freed.count(os.getpid()), flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1], len(freed))
+"""
+
+
+def test_a_fork_while_pinned_memory_is_given_back(run_python):
+    """The parent alone unpins the rest."""
+    # An accelerator would pin the memory, and free it by itself.
+    done = run_python(
+        FORK_BETWEEN_PINNED, env={"PYSTREAMS_ACCELERATOR": "cpu"}
+    )
+    assert (done.stdout, done.stderr) == ("0\n0 3\n", "")
+
+
 ABOUT_TO_FREE = """
 import resource, sys, threading
 sys.path.insert(0, sys.argv[1])
