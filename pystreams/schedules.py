@@ -624,7 +624,7 @@ def explore(
 
     strategy is one of
       "late": nothing runs before a wait of the host needs it: one run shows
-      most reads that come too early;
+      most reads that come too early, but few writes that do;
       "early": everything runs as soon as it can;
       "random": at each call, any operation that can run, or none;
       "pct": streams and the host have random priorities, which change

@@ -437,9 +437,9 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
     return true;
 }
 
-/* Settle the retired blocks whose uses are over, for `most` streams at most.
- * If wait is not NULL, wait until all uses are over, including those that
- * other threads are checking now. */
+/* Settle the retired blocks whose uses are over.  Looks at the uses by `most`
+ * streams at most.  If wait is not NULL, wait until all uses are over,
+ * including those that other threads are checking now. */
 static void
 sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
 {

@@ -154,7 +154,8 @@ ps_runtime_take_failure(struct ps_runtime *runtime)
         backend_->member(backend_, device_->index, __VA_ARGS__);       \
     })
 
-/* Register a table, and its fault injection or NULL.  Both must stay valid
+/* Register a backend.  faults is its fault injection, or NULL if it has none.
+ * Both must stay valid
  * until the process ends.  Returns PS_ERROR_INVALID_VALUE, with the reason in
  * *refusal, if a table is incomplete, if the name or the device type is taken,
  * or if PS_MAX_RUNTIMES are registered.  Also PS_ERROR_OUT_OF_MEMORY. */

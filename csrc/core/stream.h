@@ -130,8 +130,8 @@ ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
 
 /* Write the identities of the device's default stream, its live owned streams
- * and its threads' default streams, at most `room` of them.  Returns the
- * number of such streams. */
+ * and its threads' default streams, at most `room` of them.  Returns how many
+ * such streams there are, which may be more than `room`. */
 size_t ps_device_identities(struct ps_device *device, ps_handle *identities,
                             size_t room);
 

@@ -13,7 +13,7 @@
 #include "forward.h"
 
 enum ps_slice_kind {
-    PS_SLICE_NONE, /* not used: the operation did not happen */
+    PS_SLICE_NONE, /* an operation that failed, or is not reported yet */
     PS_SLICE_COPY,
     PS_SLICE_FILL,
     PS_SLICE_SLEEP,

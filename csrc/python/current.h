@@ -7,8 +7,8 @@
 
 #include "module.h"
 
-/* Returns the current streams in use; NULL if no other than the first ones
- * were ever set.  Borrowed until a stream is set. */
+/* Returns the calling context's current streams; NULL if it never set another
+ * stream than the default one.  Borrowed until a stream is set. */
 struct ps_currents *currents_in_use(void);
 
 /* Returns a new reference to the device's current stream, or to the calling

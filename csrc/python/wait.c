@@ -228,7 +228,7 @@ nap_in_schedule(struct ps_mailbox *mailbox, int64_t *left_ns)
     ps_cpu_schedules.wake(&sleep, left_ns);
 }
 
-/* The part of wait_for_mailbox while a schedule is explored. */
+/* As wait_for_mailbox, while a schedule is explored. */
 static ps_status
 wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
 {
@@ -420,8 +420,8 @@ waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
         PyObject *text = explanation_of(work, NULL);
         if (text != NULL) {
             PyErr_Format(PyExc_TimeoutError,
-                         "%s: the work was not done after %S s; it goes "
-                         "on\n%U",
+                         "%s: the work was not done after %S s; the work "
+                         "goes on\n%U",
                          operation, timeout, text);
             Py_DECREF(text);
         }

@@ -39,7 +39,8 @@ CASES = {
     "a limit that is passed": """
 for wait in WAITS:
     for timeout in (-1, 0, 0.0001, 0.02):
-        raises(TimeoutError, f"was not done after {timeout} s; it goes on",
+        raises(TimeoutError,
+               f"was not done after {timeout} s; the work goes on",
                wait, timeout=timeout)
 complete(work)
 for wait in WAITS:
@@ -51,7 +52,7 @@ failing = Stream("mtia")
 failing.wait_event(event)
 _C.fail(failing, 719)
 del failing
-raises(TimeoutError, "it goes on", device_synchronize, timeout=0.01)
+raises(TimeoutError, "the work goes on", device_synchronize, timeout=0.01)
 complete(work)
 # The thread that waited on its behalf has nobody to report it to.
 time.sleep(0.2)
@@ -71,7 +72,7 @@ complete(work)
     "a full queue": """
 rest = [work] + [launch(stream) for _ in range(99)]
 for timeout in (0.0001, 0.02):
-    raises(TimeoutError, f"was not done after {timeout} s; it goes on",
+    raises(TimeoutError, f"was not done after {timeout} s; the work goes on",
            stream.synchronize, timeout=timeout)
     assert pystreams.wait([stream], timeout).not_done == {stream}
 soon(list, map(complete, rest))

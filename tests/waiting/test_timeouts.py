@@ -76,8 +76,8 @@ def test_it_takes_longer(backend, stream, wait, timeout):
                 wait(backend, stream, timeout)
             text = str(caught.value).partition("\n")[0]
             assert text.endswith(
-                f"ynchronize: the work was not done after {timeout} s; it "
-                "goes on"
+                f"ynchronize: the work was not done after {timeout} s; "
+                "the work goes on"
             )
         assert not stream.query()
         assert not backend.event_of_stream.query()

@@ -361,9 +361,10 @@ extern const struct cpu_clock cpu_monotonic_clock;
  * CPU_FOREVER. */
 int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
 
-/* A thread that waits for an object to reach the target: a ticket for a
- * stream.  It lies on the thread's stack.  Each waiter has its own condition,
- * so that a thread is woken for its own target alone. */
+/* A thread that waits for an object.  For a stream, `target` is the ticket of
+ * the last operation that the thread waits for.  The waiter lies on the
+ * thread's stack.  Each waiter has its own condition, so that a thread is
+ * woken for its own target alone. */
 struct cpu_waiter {
     uint64_t target;
     bool woken;

@@ -249,7 +249,8 @@ virtual_wait_locked(struct cpu_engine *engine, pthread_cond_t *condition,
     return cpu_monotonic_clock.wait_locked(engine, condition, CPU_FOREVER);
 }
 
-/* The clock for workers and the timer, which sleep during the schedule. */
+/* The clock of the engine's worker and timer threads.  During a schedule, they
+ * have nothing to do and sleep. */
 const struct cpu_clock cpu_lazy_clock = {
     .now = cpu_lazy_now,
     .wait_locked = virtual_wait_locked,

@@ -45,15 +45,15 @@ enum cuda_completion_kind {
     CUDA_ALONE,     /* none: it is the only one in its queue */
 };
 
-/* A completion.  L: guarded by the poller's lock while the completion is in a
- * queue. */
+/* A completion.  The poller's lock guards the members marked L while the
+ * completion is in a queue. */
 struct cuda_completion {
     struct ps_notification *notifications; /* L; a ring, to be called */
     int device;
     enum cuda_completion_kind kind; /* L */
-    ps_handle handle;               /* its own address if it is CUDA_ALONE */
-    CUevent own;    /* an event for this completion alone; or NULL */
-    CUevent polled; /* `own`, or the program's event */
+    ps_handle handle; /* if CUDA_ALONE, the address of this completion */
+    CUevent own;      /* an event for this completion alone; or NULL */
+    CUevent polled;   /* `own`, or the program's event */
     /* If not NULL, a word that is polled instead of an event.  The work is
      * done when the word is at least `number`; the difference is below 2^31.
      * A word reports no failure.  takes: when the poller finds the work done,
