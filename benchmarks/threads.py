@@ -1,6 +1,7 @@
 """What a call costs on many threads at once, each with a stream of its own.
 
     python benchmarks/threads.py [--device TYPE] [--peer] [--seconds S]
+                                 [--call NAME]
 
 Prints for record, record of an event with timing, wait and query on 1 to 64
 threads the nanoseconds of a call as its thread sees them, and their ratio to
@@ -12,11 +13,15 @@ processor, whose cores are slower when all of them work.
 
 --peer does the same with cuda.core, in turn with pystreams, and prints the
 ratio of the two medians.
+
+Each call is measured in a process of its own, since the driver may be slower
+after a million calls of another kind.
 """
 
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -100,6 +105,25 @@ def describe():
     )
 
 
+def measure(name, device, libraries, seconds):
+    alone = {}
+    for count in COUNTS:
+        print(f"{name:8}{count:8}", end="")
+        costs = {library: [] for library in libraries}
+        for _ in range(RUNS):
+            for library, make in libraries.items():
+                call = partial(make, name, device)
+                costs[library].append(run(call, count, seconds))
+        medians = {k: statistics.median(v) for k, v in costs.items()}
+        for library, cost in medians.items():
+            ratio = cost / alone.setdefault(library, cost)
+            print(f"{cost:12.0f}{ratio:8.2f}", end="")
+        if "cuda.core" in medians:
+            ratio = medians["pystreams"] / medians["cuda.core"]
+            print(f"{ratio:10.2f}", end="")
+        print(flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description="What calls cost on many threads."
@@ -107,34 +131,22 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--seconds", type=float, default=0.04)
+    parser.add_argument("--call", choices=CALLS)
     options = parser.parse_args()
     device = pystreams.device(options.device, 0)
     libraries = {"pystreams": prepare}
     if options.peer:
         libraries["cuda.core"] = prepare_peer
+    if options.call is not None:
+        measure(options.call, device, libraries, options.seconds)
+        return
     print(f"{describe()}, device {device}")
     print(f"{'call':8}{'threads':>8}", end="")
     for library in libraries:
         print(f"{library:>12}{'ratio':>8}", end="")
-    if options.peer:
-        print(f"{'of peer':>10}", end="")
+    print(f"{'of peer':>10}" if options.peer else "", flush=True)
     for name in CALLS:
-        alone = {}
-        for count in COUNTS:
-            print(f"\n{name:8}{count:8}", end="")
-            costs = {library: [] for library in libraries}
-            for _ in range(RUNS):
-                for library, make in libraries.items():
-                    call = partial(make, name, device)
-                    costs[library].append(run(call, count, options.seconds))
-            medians = {k: statistics.median(v) for k, v in costs.items()}
-            for library, cost in medians.items():
-                ratio = cost / alone.setdefault(library, cost)
-                print(f"{cost:12.0f}{ratio:8.2f}", end="", flush=True)
-            if options.peer:
-                ratio = medians["pystreams"] / medians["cuda.core"]
-                print(f"{ratio:10.2f}", end="")
-    print()
+        subprocess.run([sys.executable, *sys.argv, "--call", name], check=True)
 
 
 if __name__ == "__main__":

@@ -271,7 +271,8 @@ def test_the_title_of_a_picture_is_that_of_the_chart(backend):
     title = _picture.draw(t).axes[0].get_title(loc="left")
     assert t.chart().startswith(f"{title}: ")
     number, unit = title.removeprefix("1 operation in ").split()
-    assert float(number) >= 50 and unit == "ms"
+    # A device sleeps by its own clock.
+    assert float(number) >= 40 and unit == "ms"
 
 
 @pytest.mark.unscheduled
