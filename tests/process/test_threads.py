@@ -133,6 +133,8 @@ def test_closed_while_it_is_waited_for(backend):
             return
         while len(waiting) < 3 or not done.running():
             pass
+        # Each is about to call synchronize().
+        time.sleep(0.2)
         stream.close()
         with pytest.raises(ValueError, match="closed"):
             stream.query()

@@ -758,6 +758,7 @@ def scheduled(world):
         schedules.explore(work, runs=2)
         schedules.explore(work, runs=2, strategy="all", races=True)
         schedules.replay(work, "pct:2:1")
+        _C.schedule_forked()
 
     def stop():
         """Without memory a with block may not end."""
@@ -1164,7 +1165,7 @@ CASES = {
     "races_orders races_moment races_reached races_ignore "
     "races.redundant races.Redundant": races_found,
     "schedule_begin schedule_end schedule_is_on schedule_poll "
-    "schedule_hold schedule_released schedules.run "
+    "schedule_forked schedule_hold schedule_released schedules.run "
     "schedules.explore schedules.replay schedules.Result": scheduled,
     "timeline_start timeline_stop timeline_now timeline_end timeline_resolve "
     "timeline_rows timeline_nodes timeline_error "
