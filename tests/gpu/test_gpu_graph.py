@@ -506,6 +506,8 @@ def test_a_copy_between_devices_in_a_graph(two_gpus, buffer):
 def test_cupy_in_a_graph(gpu, cupy):
     stream = gpu.stream()
     array = cupy.zeros(SIZE, dtype=cupy.int32)
+    # Nothing else orders it before work of a stream that does not block.
+    gpu.synchronize()
     with cupy.cuda.ExternalStream(stream.native_handle):
         cupy.add(array, 1, out=array)
     gpu.synchronize()
