@@ -1,8 +1,9 @@
-/* Captures in progress: the streams whose work they record, and the objects
- * that this work uses.
+/* Captures in progress.  This file tells which streams are being captured, and
+ * keeps the objects alive that captured work uses.
  *
- * The rule: core's own housekeeping disturbs no capture on any thread, and
- * never queries a stream that is being captured. */
+ * The rule: core's own housekeeping (clean-up that the program did not ask
+ * for) invalidates no capture on any thread, and never queries a stream that
+ * is being captured. */
 #ifndef PYSTREAMS_CORE_CAPTURE_H
 #define PYSTREAMS_CORE_CAPTURE_H
 
@@ -17,16 +18,16 @@
 struct ps_device;
 struct ps_runtime;
 
-/* A kept object: the object, its reference count, and the function that drops
- * one reference. */
+/* An object that a graph keeps alive, with its reference count and the
+ * function that drops one reference to it. */
 struct ps_kept {
     void *object;
     atomic_uint *refs;
     ps_status (*drop)(void *object);
 };
 
-/* The objects that captured work uses.  They must live as long as the graph
- * may run. */
+/* The objects that captured work uses, as an array.  The array has a reference
+ * to each, so that they live as long as the graph may run. */
 struct ps_keep {
     struct ps_kept *items;
     size_t count;
@@ -48,13 +49,14 @@ void ps_capture_remove(struct ps_capture *capture);
 /* Called in a forked child: empties the list of captures in progress. */
 void ps_captures_reset_in_child(void);
 
-/* Returns whether any capture, of this library or another, records the stream.
- * True also for a default stream that serializes with a captured one.  Never
- * blocks. */
+/* Returns whether the stream is being captured, by this library or by another
+ * one in the process.  Returns true also for a default stream that serializes
+ * with a captured stream.  Never blocks. */
 __attribute__((cold)) bool ps_stream_in_capture(struct ps_stream *stream);
 
-/* Returns whether the stream is being captured.  Reads one counter and calls
- * no backend while ps_graph_capture_begin has no capture in progress. */
+/* A fast form of ps_stream_in_capture, which notices only captures that this
+ * library began: if there are none, it reads one counter and calls no
+ * backend. */
 static inline bool
 ps_stream_is_captured(struct ps_stream *stream)
 {
@@ -62,8 +64,9 @@ ps_stream_is_captured(struct ps_stream *stream)
            ps_stream_in_capture(stream);
 }
 
-/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call
- * this before a call of the backend that would invalidate the capture. */
+/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured, else
+ * PS_SUCCESS.  Check this before calling a member of the backend that would
+ * invalidate the capture. */
 static inline ps_status
 ps_capture_refuse(struct ps_stream *stream)
 {
@@ -71,11 +74,12 @@ ps_capture_refuse(struct ps_stream *stream)
                                          : PS_SUCCESS;
 }
 
-/* As ps_capture_refuse, if any stream of the device is being captured. */
+/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if this library is capturing any stream
+ * of the device, else PS_SUCCESS. */
 ps_status ps_capture_refuse_device(struct ps_device *device);
 
-/* Add the object to all captures of the runtime that are in progress: core
- * does not know which of them records the work that uses it. */
+/* Add the object to all captures of the runtime that are in progress, because
+ * core does not know which of them records the work that uses the object. */
 ps_status
 ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 
@@ -83,15 +87,16 @@ ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 ps_status
 ps_capture_keep_in(struct ps_capture *capture, const struct ps_kept *item);
 
-/* Add the object, with a reference, unless the list has it already. */
+/* Add the object to the list and take a reference to it, unless the list has
+ * it already. */
 ps_status ps_keep_add(struct ps_keep *keep, const struct ps_kept *item);
 
 /* Drop the references to all objects, and empty the list. */
 ps_status ps_keep_drop(struct ps_keep *keep);
 
 /* Set the calling thread's capture mode, and return the previous one.  Core's
- * own housekeeping runs in PS_CAPTURE_RELAXED, in which its calls disturb no
- * capture. */
+ * own housekeeping runs in PS_CAPTURE_RELAXED, in which its calls invalidate
+ * no capture. */
 enum ps_capture_mode
 ps_capture_mode_swap(struct ps_runtime *runtime, enum ps_capture_mode mode);
 

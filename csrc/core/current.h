@@ -1,10 +1,10 @@
-/* Current streams: one for each device.  It is the device's first_current
- * until another stream is set.
+/* Current streams.  Each device has one current stream: the device's
+ * first_current until another stream is set.
  *
- * A `struct ps_currents` belongs to a thread or a task, and one thread at a
- * time may use it.  It holds a reference to each stream that was set.  Where a
- * function accepts NULL, every device's current stream is its
- * first_current. */
+ * A `struct ps_currents` has the current streams of one thread or asyncio
+ * task; only one thread at a time may use it.  It holds a reference to each
+ * stream that was set.  NULL, where a function accepts it, means that no
+ * stream was set: then every device's current stream is its first_current. */
 #ifndef PYSTREAMS_CORE_CURRENT_H
 #define PYSTREAMS_CORE_CURRENT_H
 
@@ -14,40 +14,41 @@ struct ps_currents;
 struct ps_device;
 struct ps_stream;
 
-/* Return a copy of others, which may be NULL.  Returns NULL if out of
+/* Returns a copy of `others`; an object without set streams if `others` is
+ * NULL or was made before this process was forked.  Returns NULL if out of
  * memory. */
 struct ps_currents *ps_currents_create(struct ps_currents *others);
 
-/* Free *currents, and call drop for each stream of which it held a reference.
- * Any thread may call this. */
+/* Free *currents.  For each of its stream references, call drop, which must
+ * drop the reference.  Any thread may call this. */
 void ps_currents_destroy(struct ps_currents *currents,
                          void (*drop)(struct ps_stream *stream));
 
-/* Return the device's current stream.  The reference is borrowed, and valid
+/* Returns the device's current stream as a borrowed reference, which is valid
  * until another stream is set.  currents may be NULL. */
 struct ps_stream *
 ps_current_stream(struct ps_currents *currents, struct ps_device *device);
 
-/* The functions below replace streams, and hand the references to the replaced
- * streams to the caller, which drops them. */
+/* The functions below replace current streams.  They return the references to
+ * the replaced streams, and the caller must drop these. */
 
-/* Make the stream current on its device, and switch from `left`, the thread's
- * current device, to the stream's device.  A failure changes nothing.  May
- * block, unless the two devices are the same. */
+/* Make the stream current on its device, and make that device the thread's
+ * current device.  `left` is the thread's current device before the call.  A
+ * failure changes nothing.  May block, unless the two devices are the same. */
 ps_status
 ps_current_set(struct ps_currents *currents, struct ps_stream *stream,
                struct ps_device *left, struct ps_stream **replaced);
 
-/* As ps_current_set, and also remember which streams were current on both
- * devices, for ps_current_exit. */
+/* As ps_current_set, and also remember which streams were current on the two
+ * devices, so that ps_current_exit can restore them. */
 ps_status
 ps_current_enter(struct ps_currents *currents, struct ps_stream *stream,
                  struct ps_device *left, struct ps_stream **replaced);
 
 /* Undo the latest ps_current_enter of the stream with this handle on this
- * device.  The stream itself may have been freed.  Returns
- * PS_ERROR_INVALID_VALUE, and drops nothing, if no such stream was entered.
- * currents may be NULL. */
+ * device.  The stream itself may have been freed.  dropped receives the
+ * references that the caller must drop.  Returns PS_ERROR_INVALID_VALUE, and
+ * changes nothing, if no such stream was entered.  currents may be NULL. */
 enum { PS_EXIT_DROPS = 3 };
 ps_status
 ps_current_exit(struct ps_currents *currents, struct ps_device *device,

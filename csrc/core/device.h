@@ -1,5 +1,5 @@
-/* Functions for whole devices, and the handling of forks.  No other file of
- * core depends on this one. */
+/* Initialization of core with its fork handlers, and the synchronization of a
+ * whole device.  No other file of core depends on this one. */
 #ifndef PYSTREAMS_CORE_DEVICE_H
 #define PYSTREAMS_CORE_DEVICE_H
 
@@ -7,13 +7,13 @@
 
 struct ps_device;
 
-/* Initialize core.  Call this before anything else of core, while no other
- * thread uses core.  May be called again after a failure, which is
- * PS_ERROR_OUT_OF_MEMORY. */
+/* Initialize core.  Call this before any other function of core, while no
+ * other thread uses core.  Returns PS_ERROR_OUT_OF_MEMORY on failure; then it
+ * may be called again. */
 ps_status ps_core_init(void);
 
-/* Wait for all work of the device through the member device_synchronize.  Not
- * traced. */
+/* Wait for all work of the device, with the backend's device_synchronize.
+ * Calls no trace hook; the caller does. */
 ps_status
 ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit);
 

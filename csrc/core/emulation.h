@@ -1,9 +1,11 @@
-/* Emulations: runtimes of emulated devices.  While an emulation is entered, it
- * takes the place of the runtime of its device type, which is hidden.
+/* Emulations: runtimes whose devices are emulated.  While an emulation is
+ * entered, it replaces the ordinary runtime of its device type, and that
+ * runtime is hidden.
  *
- * Objects keep a pointer to their runtime.  So the objects of a hidden runtime
- * still work, and so do the objects of an emulation that was left.  An
- * emulation that was left is reused once it has no objects. */
+ * A hidden runtime cannot be found by its device type.  Its objects still
+ * work, because each object has a pointer to its runtime; so do the objects of
+ * an emulation that was left.  An emulation that was left is reused once it
+ * has no objects. */
 #ifndef PYSTREAMS_CORE_EMULATION_H
 #define PYSTREAMS_CORE_EMULATION_H
 
@@ -16,31 +18,31 @@ struct ps_runtime;
 
 enum { PS_EMULATED_DEVICES = 16 };
 
-/* Make an emulation over a table with PS_EMULATED_DEVICES devices.  It is
- * marked as entered, so that no other thread reuses it, and as hidden until
- * ps_emulation_show.  Returns PS_ERROR_OUT_OF_MEMORY also if there are too
- * many runtimes. */
+/* Make an emulation from a backend that has PS_EMULATED_DEVICES devices.  The
+ * emulation is marked as entered, so that no other thread reuses it.  It is
+ * hidden until ps_emulation_show.  Returns PS_ERROR_OUT_OF_MEMORY also if
+ * PS_MAX_RUNTIMES runtimes exist already. */
 ps_status ps_emulation_create(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_runtime **runtime);
 
-/* Enter again an emulation that was left.  Returns false if core still has
- * objects of this emulation.  The caller must also check that the backend has
- * none. */
+/* Enter an emulation again that was left.  Returns false, without entering it,
+ * if core still has objects of the emulation.  After success, the caller must
+ * also check that the backend has none. */
 bool ps_emulation_reuse(struct ps_runtime *runtime);
 
-/* Show the first `devices` devices of the emulation, in their initial state,
- * and hide `previous`, which may be NULL. */
+/* Unhide the emulation, with only its first `devices` devices, in their
+ * initial state.  Hide the runtime `previous` instead; it may be NULL. */
 void ps_emulation_show(struct ps_runtime *runtime, int devices,
                        struct ps_runtime *previous);
 
-/* Hide the emulation and show `previous` again, which may be NULL.  Frees the
- * emulation's pooled memory, streams and events. */
+/* Hide the emulation, and unhide the runtime `previous`, which may be NULL.
+ * Frees the emulation's pooled memory, streams and events. */
 void
 ps_emulation_leave(struct ps_runtime *runtime, struct ps_runtime *previous);
 
-/* End the calling thread's default streams of emulations that were left.
- * These streams would prevent the reuse of the emulations.  May block. */
+/* End the default streams that the calling thread has in emulations that were
+ * left: such a stream would prevent the reuse of its emulation.  May block. */
 void ps_emulations_leave_thread(void);
 
 #endif

@@ -1,10 +1,11 @@
-/* Events.  An event has no native event until its first record.  That creates
- * one, on the device of the recording stream, and the event keeps it until its
- * last reference is dropped.
+/* Events.  A native event is one of the backend, named by a handle.  A struct
+ * ps_event has none until its first record.  The first record creates a native
+ * event on the device of the recording stream, and the ps_event keeps it until
+ * its last reference is dropped.
  *
- * `recorded` counts the records.  `completed` is a copy of `recorded` that was
- * taken when the event was last found done.  While the two are equal, the
- * event is known to be done without a query. */
+ * `recorded` is the number of records so far.  `completed` is the value that
+ * `recorded` had when the event was last found done.  So while the two are
+ * equal, the latest record is done, and no query is needed. */
 #ifndef PYSTREAMS_CORE_EVENT_H
 #define PYSTREAMS_CORE_EVENT_H
 
@@ -15,8 +16,9 @@
 
 #include "status.h"
 
-/* A flag that only core knows, in addition to the flags of the contract: each
- * launch of a graph executes the captured records and waits of the event. */
+/* A flag of core that is never passed to a backend.  A captured record of such
+ * an event, or a captured wait for it, becomes a graph node: each launch of
+ * the graph records this event, or waits for it. */
 enum { PS_EVENT_EXTERNAL = 1 << 8 };
 
 struct ps_device;
@@ -28,10 +30,12 @@ struct ps_event {
     atomic_uint refs;
     unsigned generation;
     atomic_uint flags;
-    /* Core created the event for its own use; it is not traced. */
+    /* Whether core created the event for its own use.  Such an event calls no
+     * trace hook. */
     bool internal;
-    /* Whether the event has PS_EVENT_EXTERNAL.  Graph launches may record it
-     * without core's knowledge, so only a query finds its state. */
+    /* Whether the event has PS_EVENT_EXTERNAL.  Graph launches may record such
+     * an event without core's knowledge, so `recorded` misses records and only
+     * a query finds the event's state. */
     bool external;
     /* Whether the latest record was captured.  A captured record never
      * completes. */
@@ -40,19 +44,20 @@ struct ps_event {
     /* The only device that may record the event; NULL for any.  Constant once
      * other threads see the event. */
     struct ps_device *home;
-    /* The native event: NULL and 0 until it is created, then constant.  The
-     * handle is written last, so a thread that reads a handle also sees the
-     * device. */
+    /* The native event's device and handle: NULL and 0 until it is created,
+     * then constant.  The handle is written last, so a thread that reads a
+     * handle other than 0 also sees the device. */
     struct ps_device *_Atomic device;
     _Atomic ps_handle handle;
     atomic_ullong recorded;
     atomic_ullong completed;
-    /* The identity of the stream of the latest record.  Other processes and
-     * graph launches may record a shared or external event without core's
-     * knowledge, so for these the value is the event's address, which
-     * identifies no stream. */
+    /* The identity of the stream of the latest record.  For a shared or
+     * external event core does not know that stream, because other processes
+     * or graph launches may record the event.  Then the value is the address
+     * of this struct, which is no stream's identity. */
     _Atomic ps_handle source;
-    /* The interprocess handle; NULL until the event is exported or opened. */
+    /* The interprocess handle.  NULL in an event that was neither exported nor
+     * opened from another process. */
     struct ps_ipc *_Atomic ipc;
 };
 
@@ -60,21 +65,23 @@ ps_status ps_event_create(struct ps_runtime *runtime, unsigned flags,
                           struct ps_event **event);
 struct ps_event *ps_event_ref(struct ps_event *event);
 
-/* Accepts NULL.  Dropping the last reference may block.  Returns the status of
- * the clean-up; the event is gone in any case. */
+/* Drop a reference; accepts NULL.  Dropping the last one may block.  Returns
+ * the status of the clean-up; even after a failure, the reference is gone. */
 ps_status ps_event_unref(struct ps_event *event);
 
-/* The two halves of ps_event_unref.  ps_event_let_go never blocks.  If it
- * returns false, the native event must be destroyed: call ps_event_finish,
- * which may block. */
+/* ps_event_unref in two steps.  Call ps_event_let_go, which never blocks.  If
+ * it returns false, the native event must still be destroyed: call
+ * ps_event_finish, which may block. */
 bool ps_event_let_go(struct ps_event *event);
 ps_status ps_event_finish(struct ps_event *event);
 
-/* Create the native event on the device, if the event has none.  May block.
- * Returns PS_ERROR_INVALID_DEVICE if the event's home is another device. */
+/* Create the native event on the device, unless the event already has a native
+ * event.  May block.  Returns PS_ERROR_INVALID_DEVICE if the event's home is
+ * another device. */
 ps_status ps_event_make(struct ps_event *event, struct ps_device *device);
 
-/* As ps_event_make, unless the event has a native event. */
+/* A fast form of ps_event_make, for the common case that the event already has
+ * a native event. */
 static inline ps_status
 ps_event_bind(struct ps_event *event, struct ps_device *device)
 {
@@ -83,20 +90,22 @@ ps_event_bind(struct ps_event *event, struct ps_device *device)
                : ps_event_make(event, device);
 }
 
-/* Take the native event from the pool of the stream's device.  Returns false,
- * and changes nothing, if the pool is empty, if the event has a native event
- * already, or if its home is another device.  Never blocks. */
+/* Give the event a native event from the pool of the stream's device.  Returns
+ * false, and changes nothing, if the pool is empty, if the event has a native
+ * event already, or if its home is another device.  Never blocks. */
 bool ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream);
 
-/* Make the handle the event's native event.  Returns false if another thread
- * has given the event a native event in the meantime. */
+/* Store the device and the handle as the event's native event.  Returns false,
+ * and stores nothing, if another thread has given the event a native event in
+ * the meantime. */
 bool ps_event_adopt(struct ps_event *event, struct ps_device *device,
                     ps_handle handle);
 
-/* Take a native event of the device, from the pool or new, for one record and
- * the waits for it; and give it back.  With `traced`, the trace reports these
- * as the creation and deletion of an event.  May block.  If destroying it
- * fails, the status is stored for ps_runtime_take_failure. */
+/* ps_native_event_take returns a native event of the device, from the pool or
+ * new, to be used for one record and the waits for it.  ps_native_event_give
+ * takes it back.  If `traced` is true, they report the creation and the
+ * deletion of an event to the trace hook.  Both may block.  If destroying the
+ * event fails, the status is stored for ps_runtime_take_failure. */
 ps_status
 ps_native_event_take(struct ps_device *device, bool traced, ps_handle *handle);
 void
@@ -111,14 +120,14 @@ ps_status ps_event_record(struct ps_event *event, struct ps_stream *stream);
  * done, and PS_ERROR_NOT_READY while the record is pending.  Never blocks. */
 ps_status ps_event_query(struct ps_event *event);
 
-/* Wait through the member event_synchronize.  Returns at once if the event was
- * never recorded.  Not traced. */
+/* Wait for the event with the backend's event_synchronize.  Returns at once if
+ * the event was never recorded.  Calls no trace hook. */
 ps_status
 ps_event_synchronize(struct ps_event *event, const struct ps_limit *limit);
 
-/* If the latest record is known to be done, trace a synchronization and return
- * PS_SUCCESS.  Otherwise return PS_ERROR_NOT_KNOWN and do nothing.  Never
- * blocks. */
+/* Synchronize without the backend: if the latest record is known to be done,
+ * call the trace hook and return PS_SUCCESS.  Otherwise do nothing and return
+ * PS_ERROR_NOT_KNOWN.  Never blocks. */
 ps_status ps_event_synchronize_known(struct ps_event *event);
 
 /* The milliseconds between two recorded events of one device. */
@@ -126,16 +135,18 @@ ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
                            float *milliseconds);
 
 /* Get the interprocess handle of an event that was created with
- * PS_EVENT_INTERPROCESS.  Creates the native event on the device if there is
- * none.  For an opened event, returns the handle that it was opened by.  The
- * handle's memory lives as long as the event.  May block.  Returns
+ * PS_EVENT_INTERPROCESS.  Creates the native event on the device if the event
+ * has none.  For an event that was opened, *handle is the one by which it was
+ * opened.  *handle lives as long as the event.  May block.  Returns
  * PS_ERROR_NOT_SUPPORTED if the backend has no interprocess events,
  * PS_ERROR_FOREIGN if the event was created before this process was forked. */
 ps_status ps_event_export(struct ps_event *event, struct ps_device *device,
                           const unsigned char **handle);
 
-/* Open an event of another process by its handle; see event_open.  May block.
- * Statuses: PS_ERROR_OWN_HANDLE, PS_ERROR_NOT_SUPPORTED. */
+/* Open an event of another process by its interprocess handle; see event_open
+ * in backend.h.  May block.  Returns PS_ERROR_OWN_HANDLE if this process
+ * exported the handle, PS_ERROR_NOT_SUPPORTED if the backend has no
+ * interprocess events. */
 ps_status ps_event_open(struct ps_device *device,
                         const unsigned char handle[PS_IPC_HANDLE_BYTES],
                         struct ps_event **event);
@@ -144,12 +155,14 @@ ps_status ps_event_open(struct ps_device *device,
  * ps_capture_keep. */
 ps_status ps_event_keep(struct ps_event *event);
 
-/* Returns whether a record or wait of this event, if it is queued on the
- * stream now, becomes a graph node that each launch executes. */
+/* Returns true if the event has PS_EVENT_EXTERNAL and the stream is being
+ * captured.  Then a record of the event on the stream, or a wait for it,
+ * becomes a graph node that each launch executes. */
 bool ps_event_is_external_on(struct ps_event *event, struct ps_stream *stream);
 
-/* Returns whether other processes may record the event.  Then the counters in
- * this process miss records and are not reliable. */
+/* Returns whether other processes may record the event.  Then `recorded` and
+ * `completed` are not reliable, because they count the records of this process
+ * only. */
 static inline bool
 ps_event_is_shared(struct ps_event *event)
 {

@@ -1,6 +1,6 @@
-/* The interprocess handles of events and memory that this process exported.  A
- * process must not open its own handles: on some runtimes that fails or
- * misbehaves, so core refuses it for all. */
+/* A list of the interprocess handles that this process exported, for events
+ * and for memory.  With it core refuses to open a handle in the process that
+ * exported it, because some backends fail or misbehave then. */
 #ifndef PYSTREAMS_CORE_EXPORTS_H
 #define PYSTREAMS_CORE_EXPORTS_H
 
@@ -15,13 +15,13 @@ struct ps_export {
 };
 
 void ps_export_add(struct ps_export *exported);
-/* Must not be called in a forked child of the process that added the
- * handle. */
+/* Remove a handle from the list.  Must be called in the process that added it,
+ * not in a forked child. */
 void ps_export_remove(struct ps_export *exported);
 bool ps_is_exported(const unsigned char handle[PS_IPC_HANDLE_BYTES]);
 
-/* Called in a forked child, which has exported nothing itself: empties the
- * list. */
+/* Called in a forked child: empties the list, since the child has exported
+ * nothing itself. */
 void ps_exports_reset_in_child(void);
 
 #endif

@@ -5,8 +5,9 @@
 
 #include <stdatomic.h>
 
-/* The number of forks between the first process and this one.  An object with
- * another generation was created by an ancestor. */
+/* The number of forks between the first process and this one.  An object
+ * stores the value at its creation; if that differs from the value now, an
+ * ancestor of this process created the object. */
 extern atomic_uint ps_fork_generation;
 
 static inline unsigned
@@ -15,8 +16,7 @@ ps_generation(void)
     return atomic_load_explicit(&ps_fork_generation, memory_order_relaxed);
 }
 
-/* Count one more generation.  Call this before anything else in a forked
- * child. */
+/* Increment the generation.  Call this first in a forked child. */
 void ps_fork_begin_child(void);
 
 #endif

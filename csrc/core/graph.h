@@ -1,8 +1,10 @@
 /* Graphs: work that was captured once and is launched as a whole, any number
- * of times.  A graph has one owner, and several threads may use it at once.
+ * of times.  A native graph is the backend's; an executable is made from it
+ * and is what a launch runs.  A graph has one owner, but several threads may
+ * call its functions at once.
  *
- * The graph keeps references to the memory and the external events that its
- * work uses, until it is reset and its last launch is done. */
+ * A graph has references to the memory and the external events that its work
+ * uses, until the graph is reset and its last launch is done. */
 #ifndef PYSTREAMS_CORE_GRAPH_H
 #define PYSTREAMS_CORE_GRAPH_H
 
@@ -17,7 +19,8 @@
 
 struct ps_graph {
     unsigned generation;
-    /* Whether the native graph is kept after it was instantiated. */
+    /* Whether the native graph is kept after the executable was made from
+     * it. */
     bool keeps;
     /* Guards the fields below.  Also held across calls of the backend. */
     pthread_mutex_t mutex;
@@ -25,145 +28,155 @@ struct ps_graph {
     struct ps_device *device;
     /* The stream of the capture in progress, or NULL. */
     struct ps_stream *origin;
-    /* The thread that must end the capture, unless `relaxed`. */
+    /* The thread that must end the capture.  If `relaxed` is true, any thread
+     * may end it. */
     pthread_t thread;
     bool relaxed;
     struct ps_capture capture;
-    /* The number that the backend gave to the capture, in progress or
-     * finished.  0 if the graph has no capture, or if the backend does not
+    /* The number that the backend gave to the graph's latest capture, which is
+     * in progress or finished.  0 if there is none, or if the backend does not
      * number captures. */
     uint64_t number;
-    /* The native graph and its executable, each 0 if it does not exist. */
+    /* The handles of the native graph and of its executable.  Each is 0 if it
+     * does not exist. */
     ps_handle native;
     ps_handle executable;
     /* Whether the executable has never been launched. */
     bool fresh;
-    /* The objects that the captured work uses, and the objects of the graph
-     * that ps_graph_update has put in place of this work. */
+    /* keep: the objects that the captured work uses.  updated: the objects
+     * that the executable's work uses after ps_graph_update has replaced the
+     * captured work with that of another graph. */
     struct ps_keep keep;
     struct ps_keep updated;
-    /* A borrowed block of no bytes.  Every launch counts as a use of this
-     * block, so the block is released when all launches are done, and the kept
-     * objects with it.  NULL before the first launch. */
+    /* A borrowed block of 0 bytes.  Every launch counts as a use of the block.
+     * So when the graph has dropped the block, the block is released once all
+     * launches are done, and releases the kept objects.  NULL before the first
+     * launch. */
     struct ps_block *launches;
-    /* The stream of the latest launch.  Work queued on it later runs after
-     * every launch. */
+    /* The stream of the latest launch; NULL before the first one.  Work that
+     * is queued on this stream later runs after all launches. */
     struct ps_stream *launched;
 };
 
-/* keeps: whether the graph keeps its native graph, as torch's keep_graph. */
+/* Create a graph without a capture.  keeps: whether to keep the native graph
+ * after instantiation, as torch's keep_graph does. */
 ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
 
-/* Free the graph.  Ends its capture even on another thread than the capturing
- * one, since the graph has no other owner.  The exception is a capture on
- * another thread's default stream: it ends when that thread next uses the
+/* Free the graph.  If a capture into it is in progress, also end the capture,
+ * whichever thread began it.  Only a capture on another thread's default
+ * stream cannot be ended here: it ends when that thread next uses the
  * stream. */
 ps_status ps_graph_destroy(struct ps_graph *graph);
 
-/* Begin a capture.  *number becomes the capture's number, or 0 if the backend
- * does not number captures.  Statuses: PS_ERROR_GRAPH_TAKEN,
- * PS_ERROR_GRAPH_DEFAULT; PS_ERROR_NOT_SUPPORTED if the backend has no
- * graphs. */
+/* Begin to capture the stream's work into the graph.  *number becomes the
+ * capture's number, or 0 if the backend does not number captures.  Statuses:
+ * PS_ERROR_GRAPH_TAKEN, PS_ERROR_GRAPH_DEFAULT; PS_ERROR_NOT_SUPPORTED if the
+ * backend has no graphs. */
 ps_status
 ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
                        enum ps_capture_mode mode, uint64_t *number);
 
-/* End the capture that began on the stream.  The caller must call
- * ps_graph_finish next.  *operations is the number of captured operations.
- * May block.  Statuses: PS_ERROR_GRAPH_IDLE, PS_ERROR_GRAPH_STREAM,
- * PS_ERROR_CAPTURE_WRONG_THREAD. */
+/* End the capture that began on the stream.  After success, the caller must
+ * call ps_graph_finish next.  *operations is the number of captured
+ * operations.  May block.  Statuses: PS_ERROR_GRAPH_IDLE,
+ * PS_ERROR_GRAPH_STREAM, PS_ERROR_CAPTURE_WRONG_THREAD. */
 ps_status ps_graph_capture_end(struct ps_graph *graph,
                                struct ps_stream *stream, size_t *operations);
 
-/* Instantiate the graph, and drop the native graph unless the graph was
- * created with `keeps` or keep_native is true.  May block. */
+/* Make the executable from the native graph of a capture that has ended.  Then
+ * drop the native graph, unless the graph was created with `keeps` or
+ * keep_native is true.  May block. */
 ps_status ps_graph_finish(struct ps_graph *graph, bool keep_native);
 
 /* Make the graph hold a reference to the object, because its work uses the
  * object. */
 ps_status ps_graph_keep(struct ps_graph *graph, const struct ps_kept *item);
 
-/* Returns a reference to the stream on which the capture in progress began;
- * NULL if there is no capture. */
+/* Returns a new reference to the stream on which the capture in progress
+ * began; NULL if no capture is in progress. */
 struct ps_stream *ps_graph_origin(struct ps_graph *graph);
 
-/* Returns a reference to the stream of the latest launch, whose later work
- * runs after all launches; NULL if there was no launch. */
+/* Returns a new reference to the stream of the latest launch, or NULL if there
+ * was no launch.  Work that is queued on this stream later runs after all
+ * launches of the graph. */
 struct ps_stream *ps_graph_launched(struct ps_graph *graph);
 
-/* Instantiate the graph with options of enum ps_instantiate_option.  May
- * block.  Statuses: PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_FINAL;
- * PS_ERROR_NOT_SUPPORTED if the backend takes no options and `options` is not
- * all of them. */
+/* Make a new executable from the native graph, with options of enum
+ * ps_instantiate_option.  May block.  Statuses: PS_ERROR_GRAPH_EMPTY,
+ * PS_ERROR_GRAPH_FINAL; PS_ERROR_NOT_SUPPORTED if the backend takes no options
+ * and `options` is not all of them. */
 ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
 
 /* Make later launches of `graph` do the work of `other` instead.  `other` must
- * still hold the capture with this number and its native graph, without gates.
- * Instantiates `graph` if necessary.  Both graphs then keep the objects that
- * this work uses.  May block.  Statuses: PS_ERROR_GRAPH_EMPTY;
- * PS_ERROR_GRAPH_SOURCE if `other` has not kept its native graph;
- * PS_ERROR_GRAPH_CHANGED if `other` holds another capture;
- * PS_ERROR_GRAPH_STREAM if the two were captured on different devices;
- * PS_ERROR_GRAPH_UPDATE, with *difference, if the graphs differ too much, and
- * then `graph` is unchanged. */
+ * still have its native graph, from the capture with this number and without
+ * gates.  Instantiates `graph` if it has no executable.  `graph` then keeps
+ * the objects that the work of `other` uses, as `other` does.  May block.
+ * Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other` has not
+ * kept its native graph; PS_ERROR_GRAPH_CHANGED if `other` holds another
+ * capture; PS_ERROR_GRAPH_STREAM if the two were captured on different
+ * devices; PS_ERROR_GRAPH_UPDATE if the graphs differ too much: then
+ * *difference says how, and `graph` is unchanged. */
 ps_status
 ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
                 uint64_t number, struct ps_graph_difference *difference);
 
-/* Capture the work of `child` on the stream, as part of the capture of
- * `graph`.  `child` must still hold the capture with this number and its
- * native graph, without gates.  `graph` keeps the objects that this work uses,
- * too.  May block.  Statuses: PS_ERROR_GRAPH_IDLE; PS_ERROR_GRAPH_SOURCE and
+/* Add the work of `child`, as one operation of the stream, to the capture of
+ * `graph` that is in progress.  `child` must still have its native graph, from
+ * the capture with this number and without gates.  `graph` then keeps the
+ * objects that the work of `child` uses, as `child` does.  May block.
+ * Statuses: PS_ERROR_GRAPH_IDLE; PS_ERROR_GRAPH_SOURCE and
  * PS_ERROR_GRAPH_CHANGED as for ps_graph_update; PS_ERROR_GRAPH_STREAM if the
  * stream does not belong to the capture of `graph`, or is on another device
  * than `child`. */
 ps_status ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
                              uint64_t number, struct ps_stream *stream);
 
-/* Callbacks of one launch, which is meant for the capture with this number.
- * Launches of one graph call these functions one after another, in the order
- * of the launches.  The graph's mutex is held, so the functions must not
- * wait. */
+/* A launch, with callbacks.  The launch fails if the graph no longer holds the
+ * capture with this number.  The launches of one graph call these functions
+ * one after another, in the order of the launches.  The graph's mutex is held
+ * meanwhile, so the functions must not wait. */
 struct ps_launch {
     uint64_t number;
     /* Called just before the launch is queued on the stream. */
     void (*begin)(struct ps_launch *launch, struct ps_stream *stream);
-    /* Called if queueing then failed. */
+    /* Called after begin() if the launch could not be queued. */
     void (*cancel)(struct ps_launch *launch);
 };
 
-/* Queue the graph's work on the current stream of the device where it was
- * captured.  Instantiates the graph if necessary.  May block.  Statuses:
- * PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER, PS_ERROR_GRAPH_BEHIND,
+/* Queue the graph's work on the current stream of the device on which the
+ * graph was captured.  Makes the executable if there is none.  May block.
+ * Statuses: PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER, PS_ERROR_GRAPH_BEHIND,
  * PS_ERROR_CAPTURE_IMPLICIT; PS_ERROR_GRAPH_CHANGED if the graph holds another
- * capture than launch->number; PS_ERROR_QUEUE_FULL, with a reference to the
- * stream whose queue is full in *full.  With any other status *full is
- * NULL. */
+ * capture than launch->number; PS_ERROR_QUEUE_FULL if a queue is full, and
+ * then *full is a new reference to the stream with that queue.  With any other
+ * status *full is NULL. */
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
                           struct ps_launch *launch, struct ps_stream **full);
 
-/* Release everything that the graph holds, and end its capture.  Queued
- * launches still run.  May block.  *dropped says whether the graph had a
- * capture, a native graph or an executable.  Returns the status of the
- * clean-up, or PS_ERROR_CAPTURE_WRONG_THREAD, and then nothing has changed. */
+/* Release everything that the graph holds, and end a capture in progress.
+ * Queued launches still run.  May block.  *dropped becomes whether the graph
+ * had a capture, a native graph or an executable.  Returns the status of the
+ * clean-up.  If it returns PS_ERROR_CAPTURE_WRONG_THREAD, nothing has
+ * changed. */
 ps_status ps_graph_reset(struct ps_graph *graph, bool *dropped);
 
-/* The native graph and the executable, each 0 if there is none. */
+/* Get the handles of the native graph and of the executable, each 0 if there
+ * is none. */
 void ps_graph_handles(struct ps_graph *graph, ps_handle *native,
                       ps_handle *executable);
 
-/* The number by which the device's tools name the executable; 0 if there is
- * none. */
+/* Returns the number by which profilers of the device name the executable; 0
+ * if there is none. */
 uint64_t ps_graph_executable_number(struct ps_graph *graph);
 
-/* The graph's capture number, as in ps_launch. */
+/* Returns the number of the graph's capture; see ps_graph.number. */
 uint64_t ps_graph_number(struct ps_graph *graph);
 
-/* Prepare the next launch, which will be on this stream, so that it starts
- * faster.  Instantiates the graph if necessary.  May block.  Statuses:
- * PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a stream of another device;
- * PS_ERROR_GRAPH_INNER for a stream that is being captured;
- * PS_ERROR_CAPTURE_IMPLICIT. */
+/* Queue on the stream what makes the next launch faster, such as an upload to
+ * the device.  The next launch should be on this stream.  Makes the executable
+ * if there is none.  May block.  Statuses: PS_ERROR_GRAPH_EMPTY;
+ * PS_ERROR_GRAPH_STREAM for a stream of another device; PS_ERROR_GRAPH_INNER
+ * for a stream that is being captured; PS_ERROR_CAPTURE_IMPLICIT. */
 ps_status ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream);
 
 /* Get the nodes and edges of the native graph, in arrays that the caller

@@ -1,9 +1,11 @@
-/* Mailboxes.  A backend reports a completion on one of its own threads.  The
- * mailbox passes it as a message to the thread that waits.
+/* Mailboxes: queues of messages about completed work.  A backend reports a
+ * completion on one of its own threads, and that thread posts a message to a
+ * mailbox.  Another thread, the receiver, waits for the mailbox and takes the
+ * message.
  *
- * A message is allocated before its notification is registered, so that
- * posting the message cannot fail.  It can be cancelled until the receiver
- * takes it. */
+ * A message is allocated before its notification is registered with the
+ * backend, so that posting the message cannot fail.  A message can be
+ * cancelled until the receiver takes it. */
 #ifndef PYSTREAMS_CORE_MAILBOX_H
 #define PYSTREAMS_CORE_MAILBOX_H
 
@@ -16,26 +18,27 @@
 /* A message.  The mailbox's mutex guards it once ps_message_expect has been
  * called. */
 struct ps_message {
-    /* The notification whose callback posts the message to the mailbox.  The
-     * sender registers it with a function of notify.h, or posts the message
-     * itself. */
+    /* The notification whose callback posts the message to the mailbox.  It is
+     * registered with a function of notify.h.  A message whose notification is
+     * never registered is posted by ps_mailbox_post instead. */
     struct ps_registration registration;
     struct ps_mailbox *mailbox;
-    /* Chosen by the receiver to tell messages apart. */
+    /* A number that the receiver has chosen to identify the message. */
     uint64_t token;
-    /* How the work ended. */
+    /* The status with which the work ended. */
     ps_status status;
-    /* Set by the receiver.  release(attached) is called when the message is
-     * freed. */
+    /* An object of the receiver's, or NULL.  release(attached) is called when
+     * the message is freed. */
     void *attached;
     void (*release)(void *attached);
     /* Whether a thread is registering or cancelling the notification.  That
-     * thread still accesses the message, so the receiver must not take it
-     * yet. */
+     * thread still accesses the message, so the receiver must not take the
+     * message yet. */
     bool held;
     bool arrived;
-    /* The message was cancelled too late, so its notification will still come;
-     * then it is freed. */
+    /* Whether the message was cancelled too late to cancel its notification.
+     * The notification's callback will still run, and then frees the
+     * message. */
     bool abandoned;
     struct ps_message *next; /* the next of the messages that were taken */
     struct ps_message *same_hash; /* the next in its bucket */
@@ -43,8 +46,8 @@ struct ps_message {
 
 ps_status ps_mailbox_create(struct ps_mailbox **mailbox);
 
-/* Accepts NULL.  Cancels the messages that have not arrived.  No function may
- * be called for the mailbox afterwards. */
+/* Free the mailbox.  Accepts NULL.  Cancels the messages that have not
+ * arrived.  The mailbox must not be used afterwards. */
 void ps_mailbox_destroy(struct ps_mailbox *mailbox);
 
 /* Create a message.  The caller holds it until it calls ps_message_expect or
@@ -52,15 +55,16 @@ void ps_mailbox_destroy(struct ps_mailbox *mailbox);
 ps_status ps_message_create(struct ps_mailbox *mailbox, uint64_t token,
                             struct ps_message **message);
 
-/* Call after the notification was registered.  From here on the receiver can
- * take the message, which may have arrived already. */
+/* Call this after the notification was registered.  From here on, the receiver
+ * can take the message once it has arrived.  It may have arrived already. */
 void ps_message_expect(struct ps_message *message);
 
-/* Call if registering failed: frees the message, which will never arrive. */
+/* Call this instead of ps_message_expect if registering the notification
+ * failed: frees the message, which will never arrive. */
 void ps_message_drop(struct ps_message *message);
 
-/* Deliver a message with this token that is expected and has no registered
- * notification.  Returns false if there is none. */
+/* Post an expected message that has this token and no registered notification.
+ * Returns false if there is no such message. */
 bool ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token);
 
 /* Cancel all messages with the token, including messages that arrived and were
@@ -74,16 +78,17 @@ void ps_mailbox_cancel_all(struct ps_mailbox *mailbox);
 bool ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
                       ps_status *status, void (*seen)(void *attached));
 
-/* Take all messages that have arrived, as a list that starts with the oldest;
- * NULL if there are none.  The caller frees each with ps_message_free, or puts
- * the rest of the list back. */
+/* Take all messages that have arrived.  Returns a list that starts with the
+ * oldest; NULL if there are none.  The caller frees each message with
+ * ps_message_free, or returns the rest of the list with
+ * ps_mailbox_put_back. */
 struct ps_message *ps_mailbox_take(struct ps_mailbox *mailbox);
 void ps_message_free(struct ps_message *message);
 void
 ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages);
 
-/* Wait until there is a message to take.  After timeout_ns, returns
- * PS_ERROR_TIMED_OUT.  May block. */
+/* Wait until there is a message to take.  Returns PS_ERROR_TIMED_OUT if there
+ * is none after timeout_ns nanoseconds.  May block. */
 ps_status ps_mailbox_wait(struct ps_mailbox *mailbox, int64_t timeout_ns);
 
 /* Returns a file descriptor that is readable while there are messages to take.

@@ -1,7 +1,9 @@
-/* The uses of a block by streams.  Private to memory.c and memory_use.c.
- * While the block has references, its device's mutex guards the uses.
- * Afterwards each use is in its stream's list, and belongs to the thread that
- * has taken the stream out of the pool's list. */
+/* The uses of a block by streams.  Private to memory.c and memory_use.c.  A
+ * use says that a stream has work with a block.  While the block has
+ * references, its uses are in the block's list, and the mutex of the block's
+ * device guards them.  Afterwards each use is in its stream's list
+ * (memory.first in struct ps_stream), and belongs to the thread that has taken
+ * the stream out of the pool's list. */
 #ifndef PYSTREAMS_CORE_MEMORY_USE_H
 #define PYSTREAMS_CORE_MEMORY_USE_H
 
@@ -21,14 +23,15 @@ struct ps_block_use {
     /* The number of threads between ps_block_use_begin and
      * ps_block_use_end. */
     unsigned begun;
-    /* Changes whenever the stream gets more work with the block. */
+    /* A number that changes whenever the stream gets more work with the
+     * block. */
     unsigned long long mark;
-    /* The event that ends the use.  It is created and recorded when the block
-     * is retired, or later if there was no memory for it or no room in the
-     * queue. */
+    /* An event of the stream: when its record is done, the stream's work with
+     * the block is done.  The event is created and recorded when the block is
+     * retired, or later if memory was short or the queue was full then. */
     struct ps_event *done;
     bool recorded;
-    /* The block.  Set when the block is retired. */
+    /* The block that is used.  NULL until the block is retired. */
     struct ps_block *block;
     /* The next use of the same block; once the block is retired, the next use
      * of the same stream. */
@@ -37,23 +40,24 @@ struct ps_block_use {
 
 ps_status ps_use_drop(struct ps_block_use *use);
 
-/* Store that the stream's work uses the block.  lasting: see ps_block_use.
- * begun: 1 from ps_block_use_begin, else 0. */
+/* Add a use of the block by the stream, or update the stream's use if there is
+ * one.  lasting: see ps_block_use.  begun is added to the use's `begun`. */
 ps_status ps_use_mark(struct ps_block *block, struct ps_stream *stream,
                       bool lasting, unsigned begun);
 
-/* Drop the uses that are over, and return the list of the others.  The block
- * has no references. */
+/* Drop the uses in the list whose work is done, and return the list of the
+ * others.  The block must have no references. */
 struct ps_block_use *
 ps_uses_prune(struct ps_block_use *uses, ps_status *status);
 
-/* Record the event of each use of a retired block.  A use for which that is
- * not possible now is recorded later. */
+/* Record the event `done` of each use of a block that is being retired.  If
+ * that is not possible now, it is done later. */
 void ps_uses_record(struct ps_block *block);
 
-/* Returns whether the stream's work with a retired block is done.  If wait is
- * not NULL, first waits for the work, up to this limit.  A backend without
- * timed waits ignores the limit.  Never waits for a captured stream. */
+/* Returns whether the use is over: the stream's work with the retired block is
+ * done.  If wait is not NULL, first waits for the work, up to this limit;
+ * without a limit if the backend has no timed waits.  Never waits for a
+ * captured stream. */
 bool ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait);
 
 #endif

@@ -1,5 +1,5 @@
-/* Notifications: a callback reports the completion of work, so no thread has
- * to wait for it. */
+/* Notifications: callbacks that report the completion of work, so that no
+ * thread has to wait for it. */
 #ifndef PYSTREAMS_CORE_NOTIFY_H
 #define PYSTREAMS_CORE_NOTIFY_H
 
@@ -11,40 +11,44 @@ struct ps_device;
 struct ps_event;
 struct ps_stream;
 
-/* A notification and its device.  See struct ps_notification for who owns its
- * memory.  `device` is written before the backend is called, and is constant
- * from then on. */
+/* A notification and its device.  struct ps_notification says when its memory
+ * belongs to the backend.  `device` is written before the backend is called,
+ * and is constant from then on. */
 struct ps_registration {
     struct ps_notification notification;
     struct ps_device *device;
-    /* Whether the notification is for all work of the device.  Core reports
-     * these itself. */
+    /* Whether the notification is for all work of the device: one of
+     * ps_device_notify, which core calls back itself. */
     bool of_device;
 };
 
-/* Register through the members stream_notify and event_notify.  Statuses:
+/* Register a notification for the stream's work so far, or for the event's
+ * latest record, with the backend's stream_notify or event_notify.  Statuses:
  * PS_ERROR_FOREIGN, PS_ERROR_NOT_SUPPORTED; PS_ERROR_CAPTURE_UNSUPPORTED if
- * the stream, and PS_ERROR_CAPTURED_EVENT if the event, is known to be
- * captured.  ps_event_notify may block. */
+ * the stream is known to be captured, PS_ERROR_CAPTURED_EVENT if the event's
+ * record is.  ps_event_notify may block. */
 ps_status ps_stream_notify(struct ps_stream *stream,
                            struct ps_registration *registration);
 ps_status
 ps_event_notify(struct ps_event *event, struct ps_registration *registration);
 
-/* Notify when all work that the device has now is done.  Works with every
- * backend, since a thread of core waits for the device. */
+/* Register a notification for all work that the device has now.  Works with
+ * every backend, since a thread of core waits for the device and calls
+ * back. */
 ps_status ps_device_notify(struct ps_device *device,
                            struct ps_registration *registration);
 
-/* Return and clear a failure of the device's work that no notification has
- * reported, because all notifications for it were cancelled.  PS_SUCCESS if
- * there is none. */
+/* Return and clear a failure of the device's work that no callback of
+ * ps_device_notify has received, because all of its notifications were
+ * cancelled.  Returns PS_SUCCESS if there is none. */
 ps_status ps_device_take_failure(struct ps_device *device);
 
-/* Cancel through the member notify_cancel.  Never blocks. */
+/* Cancel the notification, as the member notify_cancel does, with the same
+ * statuses.  Never blocks. */
 ps_status ps_notify_cancel(struct ps_registration *registration);
 
-/* Called in a forked child, which has no thread that reports completions. */
+/* Called in a forked child: initializes the mutex again.  The parent's threads
+ * that waited for devices do not exist in the child. */
 void ps_notify_reset_in_child(void);
 
 #endif

@@ -20,9 +20,10 @@ struct ps_partition {
     int count; /* the number of its multiprocessors */
 };
 
-/* Create a partition through the member partition_create, with any count.  If
- * the status is PS_ERROR_INVALID_RESOURCE, *taken is the number of
- * multiprocessors that other partitions have.  May block. */
+/* Create a partition with the backend's partition_create.  count may be any
+ * number.  Returns PS_ERROR_INVALID_RESOURCE if it is not above 0 or so many
+ * multiprocessors are not left; then *taken is the number of multiprocessors
+ * that other partitions have.  May block. */
 ps_status ps_partition_create(struct ps_device *device, int count,
                               struct ps_partition **partition, int *taken);
 
@@ -33,13 +34,14 @@ ps_partition_ref(struct ps_partition *partition)
     return partition;
 }
 
-/* Make the runtime's captures in progress keep the partition, because captured
- * work on its streams needs it.  Accepts NULL.  Returns
- * PS_ERROR_OUT_OF_MEMORY. */
+/* Make the runtime's captures in progress keep the partition alive, because
+ * captured work of its streams needs it.  Accepts NULL.  Returns
+ * PS_ERROR_OUT_OF_MEMORY on failure. */
 ps_status ps_partition_keep(struct ps_partition *partition);
 
-/* Drop a reference.  Dropping the last one may block.  Returns the status of
- * the clean-up; the partition is gone in any case. */
+/* Drop a reference.  Dropping the last one destroys the partition, and may
+ * block.  Returns the status of that; even after a failure, the reference is
+ * gone. */
 ps_status ps_partition_unref(struct ps_partition *partition);
 
 #endif

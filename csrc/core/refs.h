@@ -6,8 +6,8 @@
 #include <stdbool.h>
 
 /* Drop a reference unless it is the last one.  Returns false, and changes
- * nothing, if it is.  One atomic step: if the count were tested first and
- * decremented later, another thread could drop its reference in between. */
+ * nothing, if it is the last one.  The test and the decrement are one atomic
+ * step; otherwise another thread could drop its reference in between. */
 static inline bool
 ps_refs_drop_shared(atomic_uint *refs)
 {

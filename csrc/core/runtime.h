@@ -1,6 +1,6 @@
-/* Runtimes: the registered backends, and core's state of each device.  A
- * runtime and its devices live until the process ends, so pointers to them
- * need no reference count. */
+/* Runtimes: a runtime is a registered backend together with core's state of
+ * each of its devices.  A runtime and its devices live until the process ends,
+ * so pointers to them need no reference count. */
 #ifndef PYSTREAMS_CORE_RUNTIME_H
 #define PYSTREAMS_CORE_RUNTIME_H
 
@@ -20,9 +20,9 @@
 
 enum {
     PS_MAX_RUNTIMES = 8,
-    /* The number of idle native streams of a device that are kept for reuse.
-     * It is small, because a stream holds device memory.  Busy ones are always
-     * kept. */
+    /* At most this many idle native streams of a device are kept in its pool.
+     * The number is small, because a native stream takes device memory.
+     * Streams that are still busy are kept beyond this number. */
     PS_POOLED_STREAMS = 32,
     PS_IDLE_EVENTS = 1024,
     /* One pool for each combination of PS_EVENT_TIMING and
@@ -34,7 +34,8 @@ struct ps_pooled_stream {
     ps_handle handle;
     int priority;
     bool blocking;
-    bool unused; /* no work was queued since it was last idle */
+    bool unused; /* it is known to be idle: no work was queued since it was
+                    last found idle */
 };
 
 struct ps_idle_events {
@@ -45,46 +46,52 @@ struct ps_idle_events {
 struct ps_device {
     struct ps_runtime *runtime;
     int index;
-    /* The stream with handle 0.  Never freed. */
+    /* The device's default stream, with handle 0.  Never freed. */
     struct ps_stream default_stream;
-    /* Represents the default stream of whichever thread calls. */
+    /* The stream of kind PS_STREAM_CALLERS: it stands for the calling thread's
+     * own default stream. */
     struct ps_stream callers_stream;
-    /* One of the two streams above: the current stream until another is
-     * set. */
+    /* default_stream or callers_stream: it is the device's current stream
+     * until another one is set. */
     struct ps_stream *first_current;
 
-    /* Guards the fields below, up to wait_event.  Held for a few instructions,
+    /* Guards the fields from here to `memory`.  Held for a few instructions,
      * never across a call of the backend. */
     pthread_mutex_t mutex;
-    /* For ps_stream_find: the owned streams that have references, and the
-     * threads' default streams. */
+    /* The streams that ps_stream_find searches: owned streams that have
+     * references, and the threads' default streams. */
     LIST_HEAD(, ps_stream) streams;
-    /* Streams whose last reference was dropped during a capture of the stream,
-     * or while the stream was busy and in a partition.  They are released
-     * later.  Changed under the mutex. */
+    /* A list of streams whose last reference was dropped while they could not
+     * be released: the stream was being captured, or was busy and in a
+     * partition.  They are released later.  The list is changed under the
+     * mutex. */
     struct ps_stream *_Atomic deferred;
-    /* The side stream, on which memory for captured work is allocated.
-     * Created when it is first needed. */
+    /* A stream that core uses to allocate memory for captured work, since the
+     * allocation itself must not be captured.  NULL until it is first
+     * needed. */
     struct ps_stream *side;
-    /* The pool: an array of native streams that no ps_stream owns, with the
-     * array's size.  The count is also read without the mutex. */
+    /* The pool: an array of native streams that no ps_stream owns.
+     * pooled_stream_count of its pooled_stream_room entries are used.  The
+     * count is also read without the mutex. */
     struct ps_pooled_stream *pooled_streams;
     atomic_int pooled_stream_count;
     int pooled_stream_room;
-    unsigned pool_turn; /* the next place to check */
-    /* The number of multiprocessors in partitions. */
+    unsigned pool_turn; /* the index of the pooled stream to check next */
+    /* The number of the device's multiprocessors that are in partitions. */
     int partitioned;
-    /* Pools of idle native events, indexed by the events' flags. */
+    /* Pools of native events that no event uses, indexed by their flags. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
 
-    /* One more idle native event without flags, or 0.  It is taken and given
-     * back without the mutex, which makes ps_stream_wait_stream fast. */
+    /* One more unused native event, without flags; 0 if there is none.  It is
+     * taken and given back without the mutex, which makes
+     * ps_stream_wait_stream fast. */
     _Atomic ps_handle wait_event;
 
-    /* Notifications of all the device's work: a ring, the latest number,
-     * whether a thread is waiting for the device, and a failure that has not
-     * been reported.  The mutex of notify.c guards them. */
+    /* The state of ps_device_notify: a ring of the pending notifications, the
+     * number of the latest one, whether a thread is waiting for the device,
+     * and a failure that no notification has reported.  The mutex of notify.c
+     * guards these fields. */
     struct ps_notification *notifications;
     uint64_t notified;
     bool notifying;
@@ -92,39 +99,40 @@ struct ps_device {
 };
 
 struct ps_runtime {
-    /* `registered` is the table of the backend.  `backend` is the table that
-     * core calls: an observer's table while one is installed, else the
-     * same. */
+    /* `registered` is the backend's own table.  `backend` is the table that
+     * core calls.  The two are the same, unless an observer is installed: then
+     * `backend` is the observer's table. */
     const struct ps_backend *registered;
     const struct ps_backend *_Atomic backend;
     const struct ps_faults *faults;
     /* The runtime's position in the order of registration. */
     int index;
-    /* 1 + the fork generation in which a device was first used; 0 if none was
-     * used. */
+    /* 1 + the fork generation of the process that used a device first; 0 if no
+     * device was used. */
     atomic_uint used;
-    /* 0 until a device is used, then constant.  An emulation is the exception:
-     * it has memory for `room` devices and shows fewer. */
+    /* 0 until a device is used, then constant.  In an emulation it is the
+     * number of devices that programs see, and changes.  `room` is the number
+     * of elements of `devices`. */
     atomic_int device_count;
     struct ps_device *devices;
     int room;
-    /* Whether another runtime has taken the place of this one for its device
-     * type. */
+    /* Whether ps_runtime_find skips this runtime, because another runtime with
+     * the same device type replaces it. */
     atomic_bool hidden;
     /* Whether this is an emulation (see emulation.h), and whether it is
      * entered. */
     bool emulation;
     atomic_bool entered;
     struct ps_memory_pool memory;
-    /* The first failure of a clean-up that was not reported yet, or
-     * PS_SUCCESS. */
+    /* The first clean-up failure that has not been reported to the program
+     * yet, or PS_SUCCESS. */
     atomic_int failure;
 };
 
 /* Store the failure of a clean-up that the program did not ask for.  Such a
- * failure must not fail the operation that caused the clean-up, so a later
- * call reports it.  Only the first failure is stored, for
- * ps_runtime_take_failure. */
+ * failure must not fail the operation that caused the clean-up.  So it is
+ * stored, and a later call of ps_runtime_take_failure returns it.  Of several
+ * failures only the first is stored. */
 static inline void
 ps_runtime_note_failure(struct ps_runtime *runtime, ps_status status)
 {
@@ -145,8 +153,8 @@ ps_runtime_take_failure(struct ps_runtime *runtime)
                : atomic_exchange(&runtime->failure, PS_SUCCESS);
 }
 
-/* Call a member that takes a device.  The arguments are those after
- * `device`. */
+/* Call a member of the device's backend that takes a device.  The macro's last
+ * arguments are the member's arguments after `device`. */
 #define PS_CALL(device, member, ...)                                   \
     ({                                                                 \
         const struct ps_device *device_ = (device);                    \
@@ -154,18 +162,19 @@ ps_runtime_take_failure(struct ps_runtime *runtime)
         backend_->member(backend_, device_->index, __VA_ARGS__);       \
     })
 
-/* Register a backend.  faults is its fault injection, or NULL if it has none.
- * Both must stay valid
- * until the process ends.  Returns PS_ERROR_INVALID_VALUE, with the reason in
- * *refusal, if a table is incomplete, if the name or the device type is taken,
- * or if PS_MAX_RUNTIMES are registered.  Also PS_ERROR_OUT_OF_MEMORY. */
+/* Register a backend.  `faults` is the backend's fault injection, or NULL if
+ * it has none.  Both tables must stay valid until the process ends.  Returns
+ * PS_ERROR_INVALID_VALUE, with the reason in *refusal, if a table is
+ * incomplete, if the name or the device type is taken, or if PS_MAX_RUNTIMES
+ * runtimes are registered.  Also PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_refusal *refusal);
 
-/* If an observer is installed, mark this thread's calls from here on as the
- * library's own.  The observer must not count the order that such calls create
- * as the program's.  Returns whether ps_own_end must be called. */
+/* If an observer is installed, mark the calling thread's calls of the backend
+ * from here on as the library's own.  The observer needs this, because an
+ * order between operations that only such calls create is not the program's
+ * doing.  Returns what to pass to ps_own_end. */
 static inline bool
 ps_own_begin(struct ps_runtime *runtime)
 {
@@ -182,28 +191,29 @@ ps_own_end(bool begun)
     }
 }
 
-/* Whether a thread's own default stream is its current stream until another is
- * set, on devices of backends that have such streams.  Set before a backend is
- * registered. */
+/* Whether the initial current stream of a device is the calling thread's own
+ * default stream, if the backend has such streams.  Otherwise it is the
+ * device's default stream.  Set before a backend is registered. */
 extern bool ps_default_per_thread;
 
 int ps_runtime_count(void);
 struct ps_runtime *ps_runtime_at(int index);
 
-/* Add the runtime to the registry, which sets its index.  Everything else in
- * it must be filled in.  Returns PS_ERROR_OUT_OF_MEMORY if there are
- * PS_MAX_RUNTIMES already. */
+/* Add the runtime to the list of runtimes, and set its index.  Its other
+ * fields must be filled in already.  Returns PS_ERROR_OUT_OF_MEMORY if there
+ * are PS_MAX_RUNTIMES already. */
 ps_status ps_runtime_add(struct ps_runtime *runtime);
 
-/* Find the runtime of the device type that is not hidden; NULL if there is
- * none. */
+/* Returns the runtime with this device type that is not hidden; NULL if there
+ * is none. */
 struct ps_runtime *ps_runtime_find(int device_type);
 
-/* Get the number of devices.  If there are none, the status says why.  Calls
- * the backend each time until a device is used.  Initializes nothing. */
+/* Get the number of devices.  If there are none, the status says why.  Until a
+ * device is used, each call asks the backend.  Initializes no device. */
 ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
 
-/* Whether this process, not only its parent, has used a device. */
+/* Returns whether this process has used a device of the runtime; use by the
+ * process that forked this one does not count. */
 static inline bool
 ps_runtime_is_used(struct ps_runtime *runtime)
 {
@@ -211,9 +221,9 @@ ps_runtime_is_used(struct ps_runtime *runtime)
            ps_generation() + 1;
 }
 
-/* Call this before a device is used: it prepares the devices and marks the
- * runtime as used by this process.  Returns PS_ERROR_FOREIGN in a forked
- * child, if the parent used the runtime and the backend is not
+/* Prepare the devices, and mark the runtime as used by this process.  Call
+ * this before a device is used.  Returns PS_ERROR_FOREIGN in a forked child,
+ * if the parent used the runtime and the backend does not have the flag
  * PS_BACKEND_FORKABLE. */
 ps_status ps_runtime_use(struct ps_runtime *runtime);
 
@@ -222,20 +232,21 @@ ps_status ps_runtime_use(struct ps_runtime *runtime);
 void ps_device_init(struct ps_device *device, struct ps_runtime *runtime,
                     int index, unsigned generation);
 
-/* Get a device by its index, after ps_runtime_use.  Returns
+/* Get a device by its index.  Call ps_runtime_use before.  Returns
  * PS_ERROR_INVALID_DEVICE if the index is out of range. */
 ps_status ps_runtime_device(struct ps_runtime *runtime, int index,
                             struct ps_device **device);
 
-/* Get the calling thread's current device, after ps_runtime_use. */
+/* Get the calling thread's current device.  Call ps_runtime_use before. */
 ps_status ps_runtime_current_device(struct ps_runtime *runtime,
                                     struct ps_device **device);
 
-/* Called in a forked child, where no other thread is registering a backend. */
+/* Called in a forked child: initializes the mutex of the registration again,
+ * since no thread of the child is registering a backend. */
 void ps_runtime_reset_in_child(void);
 
-/* Make the device with index `previous` current again after a switch; see
- * device_restore. */
+/* Make the device with index `previous` current again, after another one was
+ * current for a while; see device_restore in backend.h. */
 ps_status ps_runtime_restore_device(struct ps_runtime *runtime, int previous);
 
 #endif

@@ -1,36 +1,57 @@
-/* Statuses of core, in addition to those of the contract.  The Python layer
- * turns each into an exception. */
+/* The statuses of core, in addition to those of backend.h.  The Python layer
+ * turns each failure into an exception. */
 #ifndef PYSTREAMS_CORE_STATUS_H
 #define PYSTREAMS_CORE_STATUS_H
 
 #include <pystreams/backend.h>
 
 enum {
-    /* A parent process created the object or used the runtime, and this is a
-     * forked child. */
+    /* This process is a forked child, and a parent process created the object
+     * or used the runtime. */
     PS_ERROR_FOREIGN = 1001,
     /* This process exported the handle, so it cannot open it. */
     PS_ERROR_OWN_HANDLE = 1002,
-    /* Core does not know whether the work is done: the backend must be
-     * called. */
+    /* Core alone cannot tell whether the work is done: the backend must be
+     * asked. */
     PS_ERROR_NOT_KNOWN = 1004,
-    /* The work is on another thread's default stream, and no recorded event
-     * covers its latest work. */
+    /* The work is on another thread's default stream.  A thread can wait for
+     * such a stream only with an event that was recorded on it, and none was
+     * recorded after the latest work. */
     PS_ERROR_LAGS = 1005,
-    /* The graph's state does not permit the call: */
-    PS_ERROR_GRAPH_TAKEN = 1010,   /* it holds or captures a graph */
-    PS_ERROR_GRAPH_IDLE = 1011,    /* it has no capture in progress */
-    PS_ERROR_GRAPH_STREAM = 1012,  /* the capture is another stream's */
-    PS_ERROR_GRAPH_EMPTY = 1013,   /* it has no graph */
-    PS_ERROR_GRAPH_FINAL = 1014,   /* no native graph is left */
-    PS_ERROR_GRAPH_INNER = 1015,   /* the stream is being captured */
-    PS_ERROR_GRAPH_DEFAULT = 1016, /* it is a default stream */
-    PS_ERROR_GRAPH_CHANGED = 1017, /* it has another capture now */
-    PS_ERROR_GRAPH_SOURCE = 1018,  /* it kept no native graph */
-    PS_ERROR_GRAPH_BEHIND = 1019,  /* a captured stream launched it */
+
+    /* The statuses below mean that the state of a ps_graph does not permit the
+     * call. */
+
+    /* A capture into the graph is in progress or has ended; the graph was not
+     * reset since. */
+    PS_ERROR_GRAPH_TAKEN = 1010,
+    /* No capture into the graph is in progress. */
+    PS_ERROR_GRAPH_IDLE = 1011,
+    /* The stream does not belong to the graph's capture or device. */
+    PS_ERROR_GRAPH_STREAM = 1012,
+    /* No work was captured into the graph. */
+    PS_ERROR_GRAPH_EMPTY = 1013,
+    /* The graph cannot be instantiated again: its native graph was dropped
+     * after the first time. */
+    PS_ERROR_GRAPH_FINAL = 1014,
+    /* The stream on which the graph is launched or uploaded is being
+     * captured. */
+    PS_ERROR_GRAPH_INNER = 1015,
+    /* A capture cannot begin on a device's default stream. */
+    PS_ERROR_GRAPH_DEFAULT = 1016,
+    /* The graph was captured again since the caller read its capture
+     * number. */
+    PS_ERROR_GRAPH_CHANGED = 1017,
+    /* The other graph has no native graph, from which its work could be
+     * taken. */
+    PS_ERROR_GRAPH_SOURCE = 1018,
+    /* The launch would have to wait for the stream of the previous launch,
+     * which is being captured. */
+    PS_ERROR_GRAPH_BEHIND = 1019,
 };
 
-/* The status to report after two steps: that of the first failure. */
+/* Returns the status to report after two steps: `status` if the first step
+ * failed, else `next`. */
 static inline ps_status
 ps_first_failure(ps_status status, ps_status next)
 {

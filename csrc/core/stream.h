@@ -1,6 +1,7 @@
-/* Streams.  References to a stream are counted.  When the last one to an owned
- * stream is dropped, on any thread, its native stream returns to the device's
- * pool. */
+/* Streams.  References to a stream are counted.  A native stream is the
+ * backend's, named by a handle.  An owned stream has a native stream of its
+ * own, which returns to the device's pool when the last reference is dropped,
+ * on any thread. */
 #ifndef PYSTREAMS_CORE_STREAM_H
 #define PYSTREAMS_CORE_STREAM_H
 
@@ -19,8 +20,9 @@ struct ps_event;
 struct ps_partition;
 
 enum ps_stream_kind {
-    /* Represents the default stream of whichever thread calls.  No work is
-     * queued on it directly; see thread_stream.h. */
+    /* Stands for the default stream of whichever thread calls.  It is replaced
+     * with that thread's PS_STREAM_THREADS stream before work is queued; see
+     * thread_stream.h. */
     PS_STREAM_CALLERS = -1,
     PS_STREAM_DEFAULT,
     /* References are counted only for the kinds from here on. */
@@ -36,9 +38,10 @@ struct ps_stream {
     unsigned generation;
     struct ps_device *device;
     ps_handle handle;
-    /* A number that names the stream among the device's streams on every
-     * thread.  It is the handle or, for a thread's default stream, the name
-     * from the backend's thread_stream. */
+    /* A number that identifies the stream among the device's streams, on every
+     * thread.  It is the handle; but for a thread's default stream, whose
+     * handle is the same on all threads, it is the name from the backend's
+     * thread_stream. */
     ps_handle identity;
     int priority;
     /* Whether the stream was created to serialize with the default stream. */
@@ -46,17 +49,17 @@ struct ps_stream {
     /* Whether work may have been queued since the stream was last found
      * idle. */
     atomic_bool used;
-    /* The number of submitted Python callables that are not done.  The mutex
-     * of submit.c's queue guards it. */
+    /* The number of Python callables that were submitted to the stream and are
+     * not done.  The mutex of the queue in submit.c guards it. */
     unsigned jobs;
     /* A name for people, in UTF-8; NULL if the stream has none.  Constant. */
     char *name;
-    /* Only for an external stream: an object that must outlive it.
-     * release_owner may be NULL. */
+    /* Only for an external stream: release_owner(owner) is called when the
+     * stream is freed.  release_owner may be NULL. */
     void *owner;
     void (*release_owner)(void *owner);
     /* Only for an external stream: a reference to the owned stream that has
-     * the same native stream, or NULL. */
+     * the same handle; NULL if there is none. */
     struct ps_stream *shared;
     /* The stream's place in the device's list.  The device's mutex guards
      * it. */
@@ -67,23 +70,26 @@ struct ps_stream {
     struct ps_stream *next_deferred;
     /* Only for a thread's default stream; see thread_stream.h. */
     struct {
-        /* Recorded after work that uses blocks, and when the thread ends. */
+        /* An event that is recorded on the stream after work that uses blocks,
+         * and when the thread ends.  Other threads wait for it. */
         struct ps_event *latest;
-        atomic_bool lags;       /* the latest attempt to record failed */
-        atomic_bool ended;      /* the thread has ended */
-        atomic_bool adrift;     /* being captured for a graph that was freed */
+        atomic_bool lags;   /* the latest attempt to record `latest` failed */
+        atomic_bool ended;  /* the thread has ended */
+        atomic_bool adrift; /* its capture goes on, but the graph was freed */
         struct ps_stream *next; /* the thread's next stream; only the thread
                                    itself uses this */
     } of_thread;
-    /* For retired blocks: their uses by this stream that are not over, the
-     * oldest first; and `held`, the blocks that a later sweep must free, as
-     * finish() in memory.c says.  The mutex of the runtime's pool guards all
-     * of this. */
+    /* For retired blocks (see memory.h).  `first` to `last`: the list of their
+     * uses by this stream that are not over, the oldest first.  `held`: a list
+     * of blocks that no work uses but that cannot be freed yet; finish() in
+     * memory.c says why.  The mutex of the runtime's pool guards all of
+     * this. */
     struct {
         struct ps_block_use *first;
         struct ps_block_use *last;
         struct ps_block *held;
-        bool listed; /* in the pool's list, or taken out of it by a sweep */
+        bool listed; /* the stream is in the pool's list, or a sweep has taken
+                        it out */
         struct ps_stream *next;
     } memory;
 };
@@ -101,13 +107,14 @@ ps_status
 ps_stream_create(struct ps_device *device, int priority, bool blocking,
                  const char *name, struct ps_stream **stream);
 
-/* *blocking becomes whether the stream serializes with its device's default
- * stream.  For the default stream itself, it becomes whether the backend has
- * blocking streams.  Never blocks. */
+/* *blocking becomes 1 if the stream serializes with its device's default
+ * stream, else 0.  For the default stream itself, *blocking becomes 1 if the
+ * backend has blocking streams, else 0.  Never blocks. */
 ps_status ps_stream_blocking(struct ps_stream *stream, int *blocking);
 
-/* As ps_stream_create, in the partition.  The stream will not be pooled,
- * because a pooled stream would keep the partition from being destroyed. */
+/* As ps_stream_create, for a stream of the partition.  Its native stream never
+ * returns to the pool, because it would keep the partition from being
+ * destroyed. */
 ps_status ps_partition_stream(struct ps_partition *partition, int priority,
                               const char *name, struct ps_stream **stream);
 
@@ -120,11 +127,12 @@ ps_stream_name(const struct ps_stream *stream)
     return stream->shared != NULL ? stream->shared->name : stream->name;
 }
 
-/* Make a stream from a handle that another owner manages.  After success,
- * release_owner(owner) is called when the last reference is dropped.  If a
- * live owned stream has this handle, the result keeps that stream alive; if
- * owner is NULL too, the result is that stream itself.  Returns
- * PS_ERROR_INVALID_HANDLE for the handle of a pooled stream. */
+/* Make an external stream from the handle of a native stream that another
+ * owner manages.  After success, release_owner(owner) is called when the last
+ * reference to the new stream is dropped.  If a live owned stream has this
+ * handle, the new stream keeps that one alive.  If owner is NULL too, *stream
+ * is the owned stream itself.  Returns PS_ERROR_INVALID_HANDLE for the handle
+ * of a pooled stream. */
 ps_status
 ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
@@ -139,8 +147,8 @@ size_t ps_device_identities(struct ps_device *device, ps_handle *identities,
  * this identity; NULL if there is none. */
 struct ps_stream *ps_stream_find(struct ps_device *device, ps_handle identity);
 
-/* Take a reference.  The streams that are part of a device are never freed,
- * and not counted. */
+/* Take a reference.  For the two streams that are part of struct ps_device
+ * this does nothing, because they are never freed. */
 static inline struct ps_stream *
 ps_stream_ref(struct ps_stream *stream)
 {
@@ -150,7 +158,8 @@ ps_stream_ref(struct ps_stream *stream)
     return stream;
 }
 
-/* Drop a reference unless it is the last one; see ps_refs_drop_shared. */
+/* Drop a reference unless it is the last one.  Returns false, and changes
+ * nothing, if it is the last one; see ps_refs_drop_shared. */
 static inline bool
 ps_stream_drop_shared(struct ps_stream *stream)
 {
@@ -170,48 +179,50 @@ ps_stream_is_remote(const struct ps_stream *stream)
     return stream->kind == PS_STREAM_THREADS && !ps_thread_has(stream);
 }
 
-/* Accepts NULL.  Dropping the last reference may block.  Returns the status of
- * the clean-up; the stream is gone in any case. */
+/* Drop a reference; accepts NULL.  Dropping the last one may block.  Returns
+ * the status of the clean-up; even after a failure, the reference is gone. */
 ps_status ps_stream_unref(struct ps_stream *stream);
 
-/* Destroy the pooled native streams that have failed.  If destroying one
- * fails, the status is stored for ps_runtime_take_failure. */
+/* Destroy the native streams in the device's pool whose work has failed.  If
+ * destroying one fails, the status is stored for ps_runtime_take_failure. */
 void ps_device_forget_failed(struct ps_device *device);
 
-/* Release the streams in the device's list `deferred`, except those that are
- * still captured, or busy in a partition.  A failure is stored for
- * ps_runtime_take_failure. */
+/* Release the streams in the device's list `deferred` that can be released
+ * now.  Streams that are still being captured, or busy in a partition, stay in
+ * the list.  A failure is stored for ps_runtime_take_failure. */
 void ps_device_give_up_deferred(struct ps_device *device);
 
-/* The contract's members of the same names.  Return PS_ERROR_FOREIGN for a
- * stream of the parent process, and PS_ERROR_CAPTURE_UNSUPPORTED for a stream
- * that is known to be captured. */
+/* As the backend's stream_query and stream_synchronize.  Return
+ * PS_ERROR_FOREIGN if a parent process created the stream, and
+ * PS_ERROR_CAPTURE_UNSUPPORTED if the stream is known to be captured. */
 ps_status ps_stream_query(struct ps_stream *stream);
 ps_status
 ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit);
 
-/* As ps_stream_query, for core's own housekeeping: the query disturbs no
- * capture.  Reports a stream as busy if it is being captured, or if it is the
- * default stream of another thread that has not ended.  Does not notice a
- * capture that another thread begins on the stream during the call. */
+/* As ps_stream_query, for core's own housekeeping: the query invalidates no
+ * capture.  Returns PS_ERROR_NOT_READY also if the stream is being captured,
+ * or is the default stream of another thread that has not ended.  If another
+ * thread begins to capture the stream during the call, the call does not
+ * notice. */
 ps_status ps_stream_query_quietly(struct ps_stream *stream);
 
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 
-/* Do ps_stream_wait_event if nothing needs to be queued.  Otherwise return
+/* The first step of ps_stream_wait_event.  If core knows that no wait needs to
+ * be queued, returns PS_SUCCESS, and the wait is complete.  Otherwise returns
  * PS_ERROR_NOT_KNOWN.  Calls no backend. */
 ps_status
 ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
 
-/* The rest of ps_stream_wait_event: call it if ps_stream_wait_known returns
- * PS_ERROR_NOT_KNOWN. */
+/* The second step of ps_stream_wait_event: queues the wait.  Call this if
+ * ps_stream_wait_known returns PS_ERROR_NOT_KNOWN. */
 ps_status
 ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event);
 
-/* Make later work of the stream wait for the event's latest record at the time
- * of the call.  Calls no backend if that record is known to be done.
- * Enqueues.  Creates the native event of an external event that has none, on
- * the stream's device, and may then block. */
+/* Make work that is queued on the stream from here on wait for the event's
+ * latest record before this call.  Calls no backend if that record is known to
+ * be done.  Enqueues.  An external event that has no native event gets one on
+ * the stream's device; only then may the call block. */
 ps_status
 ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 
@@ -220,8 +231,8 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 ps_status
 ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
-/* As ps_stream_wait_stream, but not traced, so that it may be called with a
- * lock held. */
+/* As ps_stream_wait_stream, but calls no trace hook, so that it may be called
+ * with a lock held. */
 ps_status ps_stream_wait_stream_quietly(struct ps_stream *stream,
                                         struct ps_stream *other);
 

@@ -1,5 +1,5 @@
-/* Checks of a table before it is registered: its size, names and members.  No
- * member is called. */
+/* Checks of a backend's table before it is registered: its size, its name and
+ * type, and which members it has.  No member is called. */
 #ifndef PYSTREAMS_CORE_TABLE_H
 #define PYSTREAMS_CORE_TABLE_H
 
@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-/* Why a table cannot be registered: a text for the user. */
+/* A text for the user that says why a table cannot be registered. */
 struct ps_refusal {
     char text[256];
 };
@@ -17,32 +17,33 @@ struct ps_refusal {
 __attribute__((format(printf, 2, 3))) ps_status
 ps_refuse(struct ps_refusal *refusal, const char *format, ...);
 
-/* Complete a table that was compiled with an older header.  *result is the
- * table itself, or a copy with NULL for the missing members, which the caller
- * frees.  If struct_size is not the size of any header, returns
- * PS_ERROR_INVALID_VALUE with the reason, and reads nothing else of the table.
- * Also PS_ERROR_OUT_OF_MEMORY. */
+/* Complete a table that was compiled with an older backend.h.  *result is the
+ * table itself if it is complete; else a copy, in which the missing members
+ * are NULL and which the caller frees.  Returns PS_ERROR_INVALID_VALUE, with
+ * the reason, if struct_size is not that of any version of backend.h; then
+ * nothing else of the table is read.  Also returns PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_table_complete(const struct ps_backend *backend,
                             const struct ps_backend **result,
                             struct ps_refusal *refusal);
 
-/* Returns PS_ERROR_INVALID_VALUE, with the reason, if a required member is
- * missing, a group is incomplete, the name is malformed or the device type is
- * negative. */
+/* Check a complete table.  Returns PS_ERROR_INVALID_VALUE, with the reason, if
+ * a required member is missing, only a part of an optional group is present,
+ * the name is malformed or the device type is negative. */
 ps_status
 ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal);
 
-/* As ps_table_check, for the table's fault injection: its size may be wrong,
- * or a member may be missing. */
+/* Check the fault injection of a backend.  Returns PS_ERROR_INVALID_VALUE,
+ * with the reason, if its size is wrong or a member is missing. */
 ps_status ps_table_check_faults(const struct ps_backend *backend,
                                 const struct ps_faults *faults,
                                 struct ps_refusal *refusal);
 
-/* The number of functions that a table may have. */
+/* The number of functions in struct ps_backend. */
 extern const int ps_table_member_count;
 
-/* The name of the function number `index` in the contract's order, from 0 to
- * ps_table_member_count - 1.  *present becomes whether the table has it. */
+/* Returns the name of the function with this index, from 0 to
+ * ps_table_member_count - 1, in the order of struct ps_backend.  *present
+ * becomes whether the table has the function. */
 const char *
 ps_table_member(const struct ps_backend *backend, int index, bool *present);
 

@@ -1,15 +1,17 @@
 /* The library's thread-local storage: a few pointer-sized words per thread,
- * each under a POSIX key.  A word is NULL until it is set.
+ * each stored under a POSIX key (pthread_setspecific).  A word is NULL until
+ * the thread sets it.
  *
- * _Thread_local does not serve here.  In a library that is loaded with dlopen,
- * glibc allocates such variables with malloc when a thread first accesses one,
- * and ends the process if malloc fails.  The initial-exec model needs no
- * malloc, but applies to all such variables of a library.  Static cudart has 4
- * KiB of them, aligned to 4 KiB, and glibc (2.17 to 2.36) reserves about 1.6
- * KiB for all libraries that are loaded with dlopen.
+ * _Thread_local is not used, for two reasons.  By default, glibc allocates the
+ * _Thread_local variables of a library that was loaded with dlopen when a
+ * thread first accesses one, and aborts the process if malloc fails.  The TLS
+ * model initial-exec needs no malloc, but applies to all such variables of the
+ * library, and those of the statically linked cudart are too large for it: 4
+ * KiB, while glibc (2.17 to 2.36) reserves about 1.6 KiB for all libraries
+ * that are loaded with dlopen.
  *
- * A key has no destructor, because no device may be called when a thread
- * ends. */
+ * The keys have no destructors: a destructor would have to call a device, and
+ * no device may be called when a thread ends. */
 #ifndef PYSTREAMS_CORE_THREAD_H
 #define PYSTREAMS_CORE_THREAD_H
 

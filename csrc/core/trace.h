@@ -1,8 +1,9 @@
-/* Trace points: core reports the operations of its caller to a hook.
+/* Trace points: core reports the operations that its callers ask for to a
+ * function, the hook.
  *
- * While nothing subscribes to a kind, its trace points cost a load and a
- * branch each.  When a hook is called, no lock is held and core is consistent,
- * because the hook may do anything, including calls of core. */
+ * While nothing subscribes to a kind of operation, its trace points cost a
+ * load and a branch each.  No lock is held when the hook is called, and core's
+ * state is consistent: the hook may call any function of core. */
 #ifndef PYSTREAMS_CORE_TRACE_H
 #define PYSTREAMS_CORE_TRACE_H
 
@@ -14,8 +15,8 @@ struct ps_device;
 
 /* Creations, records, waits and allocations are reported after they have
  * succeeded.  The other kinds are reported before the operation.  The comments
- * name the hook's last two arguments: handles of an event and a stream, or an
- * address and a number of bytes. */
+ * below say what the hook's arguments `first` and `second` are: the handle of
+ * an event or a stream, an address, or a number of bytes. */
 enum ps_trace_kind {
     PS_TRACE_EVENT_CREATION,         /* event */
     PS_TRACE_EVENT_DELETION,         /* event */
@@ -30,13 +31,15 @@ enum ps_trace_kind {
     PS_TRACE_KINDS,
 };
 
-/* The hook.  For kinds with a stream, `device` is the stream's device. */
+/* The hook.  For kinds with a stream, `device` is the stream's device.
+ * `first` and `second` depend on the kind; an argument that a kind lacks is
+ * 0. */
 typedef void (*ps_trace_hook)(enum ps_trace_kind kind,
                               struct ps_device *device, uintptr_t first,
                               uintptr_t second);
 
-/* A bit mask: one bit for each kind with subscribers.  0 until a hook is
- * set. */
+/* A bit mask of the kinds that have subscribers: bit `kind` is 1.  0 until a
+ * hook is set. */
 extern atomic_uint ps_trace_kinds;
 
 /* Set the hook.  Call this once, before any bit of ps_trace_kinds is set. */
