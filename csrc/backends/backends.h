@@ -1,5 +1,6 @@
-/* The backends in this library, with one exported symbol each; and how to read
- * CUDA_VISIBLE_DEVICES, which all backends of CUDA devices use. */
+/* The backends in this library; the schedules of the CPU engines; and a parser
+ * of CUDA_VISIBLE_DEVICES, which the cuda backend and the emulation of CUDA
+ * devices share. */
 #ifndef PYSTREAMS_BACKENDS_H
 #define PYSTREAMS_BACKENDS_H
 
@@ -12,130 +13,174 @@
 #include <string.h>
 #include <sys/queue.h>
 
-/* The backend over cudart, which is linked in statically.  A build without
- * CUDA does not have it. */
+/* The backend that calls the CUDA runtime (cudart), which is linked in
+ * statically.  A build without CUDA does not have this backend. */
 extern const struct ps_backend ps_cuda_backend;
 
-/* The fault injection of every embedded CPU engine. */
+/* The fault injection for every CPU engine. */
 extern const struct ps_faults ps_cpu_faults;
 
-/* Create an embedded CPU engine with device_count (> 0) devices of the named
- * type.  It has the flag PS_BACKEND_EMULATED if the type is not PS_DEVICE_CPU;
- * then each device has `memory` bytes, or a share of the machine's memory if
- * that is 0.  Starts no thread before work is queued.  The table lives until
- * the process ends, and so must `name`.  Returns NULL if out of memory. */
+/* Create a CPU engine, a backend that runs work on threads of this process,
+ * with device_count (> 0) devices of the named type.  If the type is not
+ * PS_DEVICE_CPU, the engine has the flag PS_BACKEND_EMULATED, and each device
+ * has `memory` bytes, or a share of the machine's memory if `memory` is 0.
+ * Starts no thread before work is queued.  The result lives until the process
+ * ends, and so must `name`.  Returns NULL if out of memory. */
 const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
 
-/* Reset an engine to its initial state, with `memory` bytes for each device;
- * all threads lose their current devices.  Returns false, and changes nothing,
- * if the engine has work, streams, events, graphs or memory, or explores a
- * schedule. */
+/* Reset an engine to its initial state, with `memory` bytes for each device
+ * and device 0 current on every thread.  Returns false, and changes nothing,
+ * if the engine has work, streams, events, graphs or memory, or if a schedule
+ * is being explored. */
 bool ps_cpu_renew(const struct ps_backend *backend, uint64_t memory);
 
 /* ---- Schedules ----
  *
- * A schedule replaces the threads of the CPU engines.  While it is explored,
- * calls of the host run the streams' operations, on the calling thread.  The
- * host is the program's own code.  The schedule decides whether an operation
- * runs next, and which, or whether the host continues.  Time is virtual. */
+ * A schedule decides the order in which operations run.  While one is
+ * explored, the CPU engines' own threads do not run operations: calls of the
+ * program do, on the calling thread.  At each such call the schedule decides
+ * whether an operation runs next, and which, or whether the program continues.
+ * Time is virtual.
+ *
+ * In the comments below, "the host" is the program's own code.  "A callable"
+ * is a Python callable that was submitted to a stream; it runs on a thread of
+ * its own. */
 
-/* Statuses in addition to those of the contract. */
+/* Statuses in addition to those of backend.h. */
 enum {
-    /* The wait can never end.  ps_cpu_schedules.deadlock describes why. */
+    /* The wait can never end.  ps_cpu_schedules.deadlock() describes why. */
     PS_ERROR_DEADLOCK = 1020,
-    /* The event is an interprocess event, which no schedule can order. */
+    /* The event is an interprocess event.  No schedule can order it, because
+     * other processes record it too. */
     PS_ERROR_SCHEDULED = 1021,
 };
 
 enum ps_strategy {
-    PS_LATE,   /* only operations that a wait needs */
-    PS_EARLY,  /* everything as soon as it can run */
-    PS_RANDOM, /* any operation that can run, or the host */
-    PS_PCT,    /* whichever has the highest random priority */
-    PS_HELD,   /* as PS_EARLY, but a list of operations as PS_LATE */
-    PS_GIVEN,  /* the streams in a list, in turn; after its end, the host while
-                  it can continue, else the operation that was queued first */
+    /* An operation runs only when a wait of the program needs it. */
+    PS_LATE,
+    /* Every operation runs as soon as it can. */
+    PS_EARLY,
+    /* Each step is chosen at random: an operation that can run, or the
+     * host. */
+    PS_RANDOM,
+    /* Streams and the host have random priorities.  Each step is of the one
+     * with the highest priority that can run. */
+    PS_PCT,
+    /* The operations in a list run as in PS_LATE, all others as in
+     * PS_EARLY. */
+    PS_HELD,
+    /* A list gives the stream of each step, or the host.  After the end of the
+     * list, the host runs if it can continue, else the operation that was
+     * queued first. */
+    PS_GIVEN,
 };
 
-/* The byte that fills memory which was allocated and not written, or was
- * freed. */
+/* While a schedule is explored, memory is filled with this byte when it is
+ * allocated and when it is freed. */
 enum { PS_SCHEDULE_POISON = 0xdb };
 
 struct ps_schedule {
     enum ps_strategy strategy;
     uint64_t seed;
-    /* PS_PCT: how often a priority changes, during the first `steps` steps. */
+    /* PS_PCT: the number of priority changes during the first `steps`
+     * steps. */
     unsigned changes;
     uint64_t steps;
-    /* PS_HELD: the numbers of the operations that run as PS_LATE, in ascending
-     * order.  PS_GIVEN: the numbers of the streams to serve; 0 means the
-     * host. */
+    /* PS_HELD: the numbers of the operations that run as in PS_LATE, in
+     * ascending order.  PS_GIVEN: the number of the stream of each step; 0
+     * means the host. */
     const uint64_t *numbers;
     size_t count;
-    /* Whether to keep a log of the operations, and whether to keep notes of
-     * the steps' dependencies. */
+    /* logged: whether to keep a log of the operations.  noted: whether to keep
+     * notes about the dependencies of the steps; see enum ps_note_kind. */
     bool logged;
     bool noted;
-    /* Whether virtual time goes on where the last schedule ended. */
+    /* Whether virtual time begins where the last schedule ended, instead of at
+     * the real time. */
     bool continues;
-    /* is_internal: whether the calling thread's work is the library's own, and
-     * so not a step of the program.  is_callable: whether the calling thread
-     * runs a callable of a stream of this backend, or has not called ended()
-     * after it. */
+    /* is_internal() returns whether the calling thread's calls are the
+     * library's own, and so no steps of the program.  is_callable() returns
+     * whether the calling thread runs a callable of a stream of this backend;
+     * it does until the thread has called ended(). */
     bool (*is_internal)(void);
     bool (*is_callable)(const struct ps_backend *registered);
-    /* NULL, or called after the operations `first` to `last` were queued, on
-     * the thread that queued them, with no lock held.  stream is that of the
-     * operation `last`; 0 if it is no longer known. */
+    /* NULL, or a function that is called after the operations `first` to
+     * `last` were queued, on the thread that queued them, with no lock held.
+     * `stream` is the stream of the operation `last`; 0 if that operation has
+     * run already. */
     void (*queued)(uint64_t first, uint64_t last, int device_type, int device,
                    ps_handle stream);
 };
 
-/* A log entry: one operation that ran. */
+/* A log entry about one operation that ran, or that was dropped at the end. */
 struct ps_schedule_entry {
     const char *device_type;
     const char *operation;
-    uint64_t number;  /* in the order of queueing, from 1 */
-    uint64_t step;    /* the step in which it ran; 0 if it was dropped */
-    int64_t time;     /* when it ran, in virtual nanoseconds */
-    ps_handle handle; /* its stream's; 0 also for a graph's branch */
+    /* Operations are numbered from 1, in the order in which they were
+     * queued. */
+    uint64_t number;
+    uint64_t step; /* the step in which it ran; 0 if it was dropped */
+    int64_t time;  /* the virtual time at which it ran, in ns from the begin */
+    /* The handle of its stream.  0 for the default stream, and for a branch of
+     * a graph. */
+    ps_handle handle;
     int device;
-    unsigned stream; /* its stream's number, from 1, by first use */
-    bool overtaken; /* the host or another operation ran before it, although it
-                       was ready */
+    /* The number of its stream.  Streams are numbered from 1, in the order in
+     * which the schedule first used them. */
+    unsigned stream;
+    /* Whether it was ready while the host or another operation ran instead. */
+    bool overtaken;
 };
 
-/* Notes record the dependencies of a schedule's steps.  A note is about the
- * step that the latest PS_NOTE_STEP began, unless its comment says otherwise.
- * Operations and steps are numbered from 1.  The comments say what a note's
- * values are. */
+/* Notes record the dependencies between a schedule's steps, from which the
+ * other possible orders are computed.  A note is about the step that the
+ * latest PS_NOTE_STEP began, unless its comment says otherwise.  Operations
+ * and steps are numbered from 1.  "Values" below are those in the note's
+ * values[]. */
 enum ps_note_kind {
-    /* Begins a step.  The number of its stream and of its operation, or 0 and
-     * 0 for the host; then the number of operations that were queued
-     * before. */
+    /* A step begins.  Values: the number of its stream and of its operation,
+     * or 0 and 0 for a step of the host; then the number of operations that
+     * were queued before the step. */
     PS_NOTE_STEP,
-    PS_NOTE_READ, /* address and size that is read */
+    /* The step reads, or writes, memory.  Values: its address and size. */
+    PS_NOTE_READ,
     PS_NOTE_WRITE,
-    PS_NOTE_ANY,         /* the step may access any memory */
-    PS_NOTE_PROGRAM,     /* the step runs the program's code; so does each host
-                            step */
-    PS_NOTE_DONE,        /* the number of an operation that ends now */
-    PS_NOTE_ASKED,       /* the operation whose completion is queried */
-    PS_NOTE_ASKED_STEP,  /* the step in which the queried work ended */
-    PS_NOTE_AFTER_STEP,  /* the step that must precede this one */
-    PS_NOTE_WAITED,      /* the operation for which the next host step waits */
-    PS_NOTE_WAITED_STEP, /* the step for which the next host step waits */
-    PS_NOTE_TIME,        /* the step reads the time */
-    PS_NOTE_SLEEP,       /* the step lets time pass */
-    PS_NOTE_BLOCK,       /* address and size of allocated memory */
-    PS_NOTE_VIEW, /* address and size that the host may read from here on */
-    PS_NOTE_VIEW_WRITES, /* address and size that the host may write from here
-                            on */
+    /* The step may access any memory. */
+    PS_NOTE_ANY,
+    /* The step runs the program's code, as each step of the host does. */
+    PS_NOTE_PROGRAM,
+    /* An operation ends now.  Value: its number. */
+    PS_NOTE_DONE,
+    /* The host queries whether an operation is done.  Value: its number. */
+    PS_NOTE_ASKED,
+    /* The host queries work that is done.  Value: the step in which that work
+     * ended. */
+    PS_NOTE_ASKED_STEP,
+    /* Another step must precede this one.  Value: that step. */
+    PS_NOTE_AFTER_STEP,
+    /* The next step of the host waits for an operation, or for a step.  Value:
+     * the operation's number, or the step. */
+    PS_NOTE_WAITED,
+    PS_NOTE_WAITED_STEP,
+    /* The step reads the time. */
+    PS_NOTE_TIME,
+    /* The step advances the time. */
+    PS_NOTE_SLEEP,
+    /* Memory was allocated.  Values: its address and size. */
+    PS_NOTE_BLOCK,
+    /* From here on the host may read, or write, memory directly, until
+     * PS_NOTE_VIEW_END.  Values: the memory's address and size. */
+    PS_NOTE_VIEW,
+    PS_NOTE_VIEW_WRITES,
     PS_NOTE_VIEW_END,
-    PS_NOTE_ARGUMENT, /* address and size that the next callable gets */
-    PS_NOTE_CALLABLE, /* the operation of a callable that was queued */
-    PS_NOTE_LOOSE,    /* other orders exist that the notes do not show */
+    /* The next callable gets memory as an argument.  Values: the memory's
+     * address and size. */
+    PS_NOTE_ARGUMENT,
+    /* A callable was queued.  Value: the number of its operation. */
+    PS_NOTE_CALLABLE,
+    /* The notes are incomplete: other orders exist that they do not show. */
+    PS_NOTE_LOOSE,
 };
 
 struct ps_note {
@@ -146,32 +191,36 @@ struct ps_note {
 struct ps_schedule_result {
     uint64_t operations; /* operations that were queued */
     uint64_t steps;      /* calls that queued work, plus operations that ran */
-    uint64_t order; /* a hash: equal for equal steps, and very likely for no
-                       others */
+    /* A hash of the steps: two schedules with the same steps have the same
+     * hash; with different steps, very likely not. */
+    uint64_t order;
     struct ps_schedule_entry *log; /* the caller frees it */
     size_t logged;
     struct ps_note *notes; /* the caller frees it */
     size_t noted;
     bool worked; /* an engine that kept notes had work */
-    bool mixed;  /* two engines had work: their steps have no common order */
+    /* Whether two engines had work.  Their steps have no common order. */
+    bool mixed;
 };
 
 /* The result of an attempt to run an operation.  If several engines are tried,
- * the first result in this order counts. */
+ * the result is the first one in this list that an engine returned. */
 enum ps_progress {
-    PS_RAN,     /* an operation ran, or another thread has made progress */
-    PS_RUNNING, /* nothing can run now, but a callable or the host is running,
-                   or another thread continues first */
-    PS_EXPIRED, /* nothing can run before the caller's limit, which expires
-                   next */
+    PS_RAN, /* an operation ran, or another thread has made progress */
+    /* No operation can run now, but a callable or the host is running, or
+     * another thread has the turn before the caller. */
+    PS_RUNNING,
+    /* No operation can run before the caller's wait expires, and no other wait
+     * expires earlier. */
+    PS_EXPIRED,
     PS_STUCK,   /* the caller and all callables wait without a limit */
     PS_NOTHING, /* there is nothing to run */
 };
 
-/* A deadlock.  The caller waits for the first stream, and each stream for the
- * next one.  The last stream waits for its callable, and the callable waits
- * for work behind itself.  If there are no streams, the caller waits for a
- * callable. */
+/* A deadlock.  The caller waits for the first stream in streams[], and each
+ * stream for the next one.  The last stream waits for its callable, and that
+ * callable waits for work that is queued behind the callable.  If count is 0,
+ * the caller waits for a callable. */
 struct ps_deadlock {
     const char *name; /* the name of the device type */
     int device_type;
@@ -179,67 +228,77 @@ struct ps_deadlock {
     struct {
         ps_handle handle;
         int device;
-        unsigned number; /* as in ps_schedule_entry */
+        unsigned number; /* as ps_schedule_entry.stream */
     } streams[8];
-    uint64_t operation; /* the callable's number */
+    uint64_t operation; /* the number of the callable's operation */
 };
 
-/* A blocked thread, from the view of one engine. */
+/* A thread that waits while a schedule is explored; one such entry per
+ * engine. */
 struct ps_blocked {
-    const void *goal; /* what it waits for, a cpu_goal; or NULL */
-    bool callable;    /* it is a callable's thread */
-    bool holds;       /* it waits in hold() */
-    bool parked;      /* it has found nothing to run */
-    bool woken;
-    bool listed;      /* it is in the engine's list of blocked threads */
-    int64_t deadline; /* when its wait expires, in virtual time */
+    /* The struct cpu_goal for which the thread waits; NULL if that is not
+     * known. */
+    const void *goal;
+    bool callable; /* the thread runs a callable */
+    bool holds;    /* the thread waits in hold() */
+    bool parked;   /* the thread has found no operation to run */
+    bool woken;    /* the thread must continue */
+    bool listed;   /* this is in the engine's list of blocked threads */
+    /* The virtual time at which the thread's wait expires. */
+    int64_t deadline;
     LIST_ENTRY(ps_blocked) neighbours;
 };
 
 struct ps_sleep {
     unsigned forks;
-    int64_t began;                /* in virtual time */
-    struct ps_blocked blocked[8]; /* by the engine's number */
+    int64_t began; /* the virtual time at which the sleep began */
+    /* An entry for each engine, indexed by the engine's number. */
+    struct ps_blocked blocked[8];
 };
 
 /* All functions are called without the GIL, except those whose comment says
  * otherwise. */
 struct ps_schedules {
-    /* Returns the table through which core must call a CPU engine:
-     * `registered` itself, or the schedule's table if `explored`.  NULL for a
-     * backend that is not a CPU engine.  Called with or without the GIL. */
+    /* Returns the table through which core must call the CPU engine
+     * `registered`: a special table if `explored` is true, else `registered`
+     * itself.  Returns NULL if the backend is not a CPU engine.  Called with
+     * or without the GIL. */
     const struct ps_backend *(*table)(const struct ps_backend *registered,
                                       bool explored);
 
     /* Begin to explore a schedule on every CPU engine.  Returns
-     * PS_ERROR_NOT_READY, and describes the work in `pending`, if an engine
-     * has pending work.  Also PS_ERROR_OUT_OF_MEMORY. */
+     * PS_ERROR_NOT_READY if an engine has pending work; then `pending` is a
+     * text that describes the work.  Also returns PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*begin)(const struct ps_schedule *schedule, char pending[256]);
 
     /* Run the remaining work, or drop it if `drop` is true, and end the
-     * schedule.  The engines use threads again afterwards.  Returns
-     * PS_ERROR_TIMED_OUT if callables still run; then the schedule goes on. */
+     * schedule.  The engines run work on their own threads again afterwards.
+     * Returns PS_ERROR_TIMED_OUT if callables still run after timeout_ns of
+     * real time; then the schedule has not ended. */
     ps_status (*end)(bool drop, int64_t timeout_ns,
                      struct ps_schedule_result *result);
 
-    /* Whether a schedule is explored.  Called with or without the GIL. */
+    /* Returns whether a schedule is being explored.  Called with or without
+     * the GIL. */
     bool (*is_on)(void);
 
-    /* The calling thread has queried work that is pending.  The schedule may
-     * run operations. */
+    /* Call this after the calling thread has queried work and found it
+     * pending.  The schedule may run operations, so that a loop of such
+     * queries ends. */
     void (*poll)(void);
 
-    /* The calling thread waits for something other than work of a stream or an
-     * event, such as a Future, for at most *left_ns of virtual time.  Runs one
-     * operation, and subtracts the virtual time that it takes from
-     * *left_ns. */
+    /* Call this repeatedly while the calling thread waits for something other
+     * than the work of a stream or an event, such as a Future, for at most
+     * *left_ns of virtual time.  Each call runs one operation if it can, and
+     * subtracts the virtual time that passed from *left_ns. */
     enum ps_progress (*advance)(int64_t *left_ns);
 
-    /* sleep() and wake() enclose a sleep of the calling thread in a wait like
-     * that of advance().  The wait expires after left_ns of virtual time.
-     * wake() subtracts the virtual time that has passed from *left_ns.  seen:
-     * the value of endings() before the thread found that it has to wait on.
-     * known: whether only work and callables can end the wait. */
+    /* If advance() found nothing to run, the waiting thread sleeps: call
+     * sleep() before that, and wake() after it.  left_ns: the virtual time
+     * until the wait expires; wake() subtracts from *left_ns what has passed.
+     * seen: the value that endings() had before the thread found that it must
+     * wait longer.  known: whether only work and callables can end the
+     * wait. */
     void (*sleep)(struct ps_sleep *sleep, bool known, unsigned seen,
                   int64_t left_ns);
     void (*wake)(struct ps_sleep *sleep, int64_t *left_ns);
@@ -247,44 +306,47 @@ struct ps_schedules {
     /* Returns the number of callables that have ended. */
     unsigned (*endings)(void);
 
-    /* A wait like that of advance() is over. */
+    /* Call this when a wait that used advance() is over. */
     void (*arrived)(void);
 
-    /* The calling thread has run its callable.  It calls ending() before it
-     * opens the gate, and ended() after its clean-up; other threads continue
-     * only after ended().  The thread counts as a callable's until then.
-     * ending() is called with or without the GIL. */
+    /* Called by a thread that has run a callable: ending() before the thread
+     * opens the gate behind the callable, and ended() after its clean-up.
+     * Until ended(), the thread counts as running the callable, and other
+     * threads do not continue.  ending() is called with or without the GIL. */
     void (*ending)(void);
     void (*ended)(void);
 
-    /* The calling thread's callable only keeps its stream waiting.  Sleep
-     * until another thread calls released(), or for a while.  The schedule
-     * does not wait for this callable. */
+    /* Called by a callable whose only purpose is to keep its stream waiting.
+     * Sleeps until another thread calls released(), or for a short time.
+     * Meanwhile the schedule does not wait for this callable. */
     void (*hold)(void);
-    /* Wake the callables that are in hold(), and let them continue first. */
+    /* Wake the callables that sleep in hold(), and let them continue before
+     * the calling thread does. */
     void (*released)(void);
 
-    /* Whether the schedule keeps notes.  Called with or without the GIL. */
+    /* Returns whether the schedule keeps notes.  Called with or without the
+     * GIL. */
     bool (*is_noted)(void);
 
-    /* Add a note to the current step. */
+    /* Add a note with these two values. */
     void (*note)(enum ps_note_kind kind, uintptr_t first, size_t second);
 
-    /* Describe the deadlock behind the latest PS_ERROR_DEADLOCK or
-     * PS_STUCK. */
+    /* Describe the deadlock that the latest PS_ERROR_DEADLOCK or PS_STUCK
+     * reported. */
     void (*deadlock)(struct ps_deadlock *deadlock);
 };
 
-/* The schedules of all CPU engines together. */
+/* The functions that control a schedule, for all CPU engines together. */
 extern const struct ps_schedules ps_cpu_schedules;
 
-/* Returns the index of the only device whose UUID begins with the text; -1 if
- * there is none, or more than one. */
+/* Returns the index of the device whose UUID begins with the text; -1 if no
+ * device has such a UUID, or more than one. */
 typedef int
 uuid_finder(const void *devices, int total, const char *text, size_t length);
 
-/* Returns the index of the device that an item of the list names, by its
- * number or its UUID; -1 if it names none. */
+/* Returns the index of the device that an item of CUDA_VISIBLE_DEVICES names,
+ * by its UUID if `uuids` is not 0, else by its number.  Returns -1 if the item
+ * names no device. */
 static inline int
 visible_index(const char *item, int uuids, int total, uuid_finder *find,
               const void *devices)
@@ -302,12 +364,12 @@ visible_index(const char *item, int uuids, int total, uuid_finder *find,
 
 enum { MOST_VISIBLE = 1024 };
 
-/* Returns how many devices CUDA_VISIBLE_DEVICES leaves visible, and sets a
- * mask of them.  At most MOST_VISIBLE devices are considered.  The variable's
- * list ends before the first item that names no device, or is of another kind
- * (number or UUID) than the first item.  If the list names a device twice, no
- * device is visible.  Returns -1 if only the driver can tell.  find is NULL if
- * the devices have no UUIDs. */
+/* Returns the number of devices that CUDA_VISIBLE_DEVICES leaves visible, and
+ * sets their bits in seen[], which has room for MOST_VISIBLE devices.  Items
+ * of the variable from the first one on that names no device, or that is of
+ * another kind (number or UUID) than the first item, are ignored.  If a device
+ * is named twice, no device is visible.  Returns -1 if only the driver can
+ * interpret the variable.  find is NULL if the devices have no UUIDs. */
 static inline int
 visible_devices(int total, uuid_finder *find, const void *devices,
                 uint64_t seen[MOST_VISIBLE / 64])

@@ -1,18 +1,19 @@
-/* The insides of the embedded CPU engine: a small CUDA on threads.
+/* The internal header of the CPU engine, which implements streams, events,
+ * memory and graphs on threads of the process.
  *
  * Each engine has one lock.  It guards every field below, except those whose
  * comment says otherwise.  The lock is never held around a copy, a fill, a
  * host function, a notification or the freeing of a block, nor while a thread
  * waits.  No other lock is ever taken under it.
  *
- * Calls that change no queue take no lock: a record, a wait or a query on a
- * stream that is known to be idle, of an event that is known to be done.
- * What is known of an object is in its slot; see cpu_slot_known.
+ * A record, a wait or a query takes no lock if it changes no queue: the stream
+ * is known to be idle, and the event is known to be done.  What is known of an
+ * object is stored in its slot; see cpu_slot_known.
  *
- * A file calls only files above it in this list: storage.c, times.c, goal.c,
- * queue.c, wait.c, partition.c, legacy.c, graph.c, shared.c over files.c,
- * event.c, notify.c, stream.c, thread_stream.c, memory.c, shared_memory.c,
- * lazy.c, explore.c, engine.c. */
+ * A file calls only functions of files before it in this list: storage.c,
+ * times.c, goal.c, queue.c, wait.c, partition.c, legacy.c, graph.c, shared.c
+ * over files.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
+ * shared_memory.c, lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -32,9 +33,9 @@
 #include "../backends.h"
 
 enum {
-    CPU_ENGINES = 8,         /* engines in one process */
-    CPU_PRIORITIES = 6,      /* 0 to -5 */
-    CPU_QUEUE_LIMIT = 65536, /* operations of one stream */
+    CPU_ENGINES = 8,         /* the most engines in one process */
+    CPU_PRIORITIES = 6,      /* the priorities are 0 to -5 */
+    CPU_QUEUE_LIMIT = 65536, /* the most operations in a stream's queue */
     /* A copy or fill up to this size is done at once on an idle stream, since
      * queueing it would cost more. */
     CPU_INLINE_BYTES = 64 * 1024,
@@ -50,34 +51,36 @@ enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE, CPU_GRAPH, CPU_PARTITION };
 
 enum { CPU_TAGS = 8, CPU_ANY_DEVICE = -1 };
 
-/* What is known of a slot's object without the lock. */
+/* Values of cpu_slot.known: what is known of the slot's object without the
+ * lock. */
 enum {
     CPU_UNKNOWN,
     /* A stream: it is idle, has not failed, is not being captured, and
      * serializes with no other stream.  An event of this process: its latest
      * record is done without a failure, and was not captured. */
     CPU_DONE,
-    /* As CPU_DONE, for an event with timing.  The time of its latest record is
-     * added to this number. */
+    /* An event with timing is in the state CPU_DONE.  Its value is CPU_TIMED
+     * plus the time of its latest record; so it is CPU_TIMED or above. */
     CPU_TIMED,
 };
 
-/* The object of a handle.  A slot has a fixed address and is never freed, so
- * its atomic fields can be read at any time.  It fills a line of the
- * processor's cache, so that threads which use different slots do not slow
- * each other down. */
+/* What a handle stands for.  A slot has a fixed address and is never freed, so
+ * its atomic fields can be read at any time.  A slot fills one cache line of
+ * the processor, so that threads which use different slots do not slow each
+ * other down. */
 struct cpu_slot {
     _Atomic ps_handle handle; /* 0 in a free slot */
-    /* One of the states above; CPU_UNKNOWN if the object is in any other
-     * state.  It changes from CPU_UNKNOWN with the lock held.  Without the
-     * lock, only an event's time may be replaced with a later one. */
+    /* CPU_DONE or CPU_TIMED if the object is in such a state; CPU_UNKNOWN
+     * otherwise, or if that is not known.  Changed with the lock held.  The
+     * exception: the time of an event that is CPU_TIMED may be replaced with a
+     * later one without the lock. */
     _Atomic int64_t known;
-    /* The stream, the event's latest record, the gate's record, the graph or
-     * the partition. */
+    /* Depends on the tag: the stream, the event's latest record, the gate's
+     * record, the graph or the partition. */
     void *object;
     atomic_int device;
     uint32_t next_free;
-    struct cpu_shared *shared; /* of an interprocess event, else NULL */
+    struct cpu_shared *shared; /* only for an interprocess event, else NULL */
     char apart[24];
 };
 
@@ -92,9 +95,11 @@ _Static_assert(sizeof(struct cpu_slot) == CPU_SLOT_BYTES,
                "a handle has the place of its slot in the chunk");
 
 struct cpu_handles {
-    uint32_t used;       /* the highest slot ever used; slot 0 is not */
-    uint32_t first_free; /* 0 if none */
-    uint64_t serial;     /* the serial of the latest handle */
+    /* The highest index of a slot that was ever used; slot 0 is never used. */
+    uint32_t used;
+    /* The index of the first free slot; 0 if there is none. */
+    uint32_t first_free;
+    uint64_t serial; /* the serial number of the latest handle */
 };
 
 /* Take a slot, with a new handle and no object.  Returns NULL if out of
@@ -110,8 +115,9 @@ bool cpu_slots_any_locked(const struct cpu_engine *engine);
 /* Make all handles invalid.  No other thread may use the engine. */
 void cpu_slots_forget(struct cpu_engine *engine);
 
-/* Relaxed: the code that changes the object orders this store for threads that
- * depend on it. */
+/* Store that the object's state is unknown.  A relaxed store is enough: the
+ * code that changes the object orders this store for threads that depend on
+ * it. */
 static inline void
 cpu_forget(_Atomic int64_t *known)
 {
@@ -120,7 +126,8 @@ cpu_forget(_Atomic int64_t *known)
 
 /* ---- Streams ---- */
 
-/* The state of a stream is its place.
+/* A stream is in one of four states, and each state is a place where the
+ * stream is kept.
  *
  *              head can run           a worker takes it
  *   idle ------------------> ready ----------------------> served
@@ -134,62 +141,79 @@ cpu_forget(_Atomic int64_t *known)
  *   idle <-----------------------------------------------------'
  *       the queue is empty
  *
- * An idle stream's queue is empty.  A ready one is in engine->ready, a parked
- * one is among its record's parked or engine's sleepers.  A served one is in
- * no list: the thread that does the operation at its head has the only
- * pointer.  That is a worker, the timer, or a caller whose small copy or
- * opened gate is next.  Other threads only append. */
+ * "Head" is the first operation in the stream's queue.  An idle stream has an
+ * empty queue.  A ready stream is in engine->ready.  A parked stream is in the
+ * list `parked` of the record for which its head waits, or in
+ * engine->sleepers.  A served stream is in no list: only the thread that does
+ * its head has a pointer to it.  That thread is a worker, the timer, or the
+ * caller of a small copy or of gate_open.  Other threads only append
+ * operations. */
 struct cpu_stream {
     struct cpu_engine *engine; /* constant */
     int device;                /* constant */
     int priority;              /* constant */
-    /* Constant.  0 for the device's default stream; its name for a thread's
-     * default stream. */
+    /* Constant.  0 for the device's default stream.  For a thread's default
+     * stream, the name that thread_stream returns. */
     ps_handle handle;
-    _Atomic int64_t *known;          /* in its slot; NULL if it has no slot */
-    struct cpu_partition *partition; /* constant; NULL if in none */
-    ps_status status; /* the first failure; only its server writes it */
-    bool reported;    /* a synchronize has returned its status */
-    bool destroyed;   /* free it when it is idle and no thread waits for it */
-    bool handed;      /* its host function waits for, or runs on, a worker */
+    /* Points to `known` in the stream's slot, or for a default stream in its
+     * device; NULL if it has neither. */
+    _Atomic int64_t *known;
+    /* constant; NULL if the stream is in no partition */
+    struct cpu_partition *partition;
+    /* The first failure of its work; written only by the thread that serves
+     * the stream. */
+    ps_status status;
+    bool reported; /* whether a synchronize call has returned `status` */
+    /* Whether the stream was destroyed; it is freed when it is idle and no
+     * thread waits for it. */
+    bool destroyed;
+    /* While a schedule is explored: whether the host function at its head
+     * waits for a worker, or runs on one. */
+    bool handed;
     struct cpu_operation *first;
     struct cpu_operation **tail;
-    unsigned pending;                      /* operations in the queue */
-    struct cpu_waiter *waiters;            /* threads that wait, by ticket */
-    struct ps_notification *notifications; /* a ring in the order of tickets */
-    struct cpu_stream *next;               /* in a cpu_stream_list */
-    struct cpu_stream *left; /* children in the heap of sleepers */
+    unsigned pending; /* operations in the queue */
+    /* threads that wait for the stream, in the order of their targets */
+    struct cpu_waiter *waiters;
+    /* A ring, in the order of tickets. */
+    struct ps_notification *notifications;
+    struct cpu_stream *next; /* in a cpu_stream_list */
+    struct cpu_stream *left; /* the two children in the heap of sleepers */
     struct cpu_stream *right;
-    int64_t deadline; /* the end of its sleep */
-    unsigned number;  /* while a schedule is explored: by first use, from 1;
-                         else 0 */
-    uint64_t rank;    /* while a schedule is explored: its priority */
-    uint64_t done;    /* while a schedule is explored: the ticket of its latest
-                         operation that ran */
+    int64_t deadline; /* if its head is a CPU_SLEEP: when the sleep ends */
+    /* While a schedule is explored: the stream's number, its priority, and the
+     * ticket of its latest operation that ran.  Streams are numbered from 1,
+     * in the order in which the schedule first used them; 0 if it has not used
+     * the stream, or if no schedule is explored. */
+    unsigned number;
+    uint64_t rank;
+    uint64_t done;
     LIST_ENTRY(cpu_stream) neighbours; /* in the device's list */
-    /* NULL unless the stream is being captured.  Then the operations queued on
-     * it form a branch of the capture's plan.  `last` is the number of its
-     * last captured operation.  `covered` is the number of its last operation
-     * for which another stream of the capture waits. */
+    /* NULL unless the stream is being captured.  While it is, the operations
+     * queued on it become a branch of the capture's plan: the branch with the
+     * index `branch`.  `last` is the number of the stream's last captured
+     * operation.  `covered` is the number of its last operation for which
+     * another stream of the capture waits. */
     struct cpu_capture *capture;
     uint16_t branch;
     uint64_t last;
     uint64_t covered;
-    struct cpu_stream *peer; /* the capture's next stream */
-    /* An upper bound of the tickets of the stream's work; set before each
-     * operation is queued.  Only kept for a blocking stream, and for a default
-     * stream while its device has blocking streams. */
+    struct cpu_stream *peer; /* the next stream of the same capture */
+    /* An upper bound of the tickets of the stream's operations; set before
+     * each operation is queued.  It is set only for a blocking stream, and for
+     * a default stream while its device has blocking streams. */
     uint64_t given;
-    /* For a blocking stream.  follows: the default stream's `given` when this
-     * stream last waited for it.  followed: this stream's `given` when the
-     * default stream last waited for it. */
+    /* blocking: whether the stream serializes with the default stream.  If so:
+     * `follows` is the value of `given` that the default stream had when this
+     * stream last waited for it.  `followed` is the value of `given` that this
+     * stream had when the default stream last waited for it. */
     bool blocking; /* constant */
     uint64_t follows;
     uint64_t followed;
     LIST_ENTRY(cpu_stream) siblings; /* the device's other blocking streams */
 };
 
-/* A list of streams in order.  A stream is in one list at most. */
+/* A linked list of streams.  A stream is in at most one such list. */
 struct cpu_stream_list {
     struct cpu_stream *first;
     struct cpu_stream *last;
@@ -227,26 +251,34 @@ enum cpu_kind {
     CPU_COPY,
     CPU_FILL,
     CPU_CALL,
-    CPU_ENTER_GATE, /* becomes CPU_WAIT for the gate's record */
+    /* Calls the gate's function, and then becomes a CPU_WAIT for the gate's
+     * record. */
+    CPU_ENTER_GATE,
     CPU_FREE,
-    CPU_RECORD_LATER, /* in plans: a record at the launch */
+    /* The kinds from here on are for plans of graphs.  A record, or a wait,
+     * that each launch executes: */
+    CPU_RECORD_LATER,
     CPU_WAIT_LATER,
-    CPU_MARK, /* in plans: other branches wait for it */
-    CPU_JOIN, /* in plans: a wait for a mark of another branch */
+    CPU_MARK, /* a point of a branch for which other branches wait */
+    CPU_JOIN, /* a wait for a mark of another branch */
 };
 
-/* A queued operation.  Its memory is an item.  The exception is CPU_FREE: its
- * operation is at the head of the block that it frees. */
+/* A queued operation.  Its memory is a union cpu_item.  The exception is
+ * CPU_FREE: such an operation lies in the header of the memory block that it
+ * frees. */
 struct cpu_operation {
     enum cpu_kind kind;
     bool overtaken : 1; /* another operation ran although this one was ready */
     bool abandoned : 1; /* CPU_ENTER_GATE: its function gets a failure */
-    bool launched : 1;  /* CPU_ENTER_GATE: it is a graph's */
-    uint16_t branch;    /* in plans: its branch */
+    bool launched : 1;  /* CPU_ENTER_GATE: the launch of a graph made it */
+    uint16_t branch;    /* in plans: the index of its branch */
     struct cpu_operation *next;
-    uint64_t ticket; /* grows with each operation that is queued */
-    /* CPU_RECORD, CPU_WAIT, CPU_ENTER_GATE: a reference.  CPU_MARK: the record
-     * of the launch whose operations are being queued. */
+    /* A number above those of all operations that were queued before in the
+     * engine. */
+    uint64_t ticket;
+    /* CPU_RECORD, CPU_WAIT, CPU_ENTER_GATE: a reference to the record.
+     * CPU_MARK: while a launch queues its operations, the record that this
+     * launch made for the mark. */
     struct cpu_record *record;
     /* NULL, or where to write when the operation begins and ends.  Only for
      * CPU_COPY, CPU_FILL, CPU_CALL and CPU_SLEEP. */
@@ -281,42 +313,47 @@ struct cpu_operation {
 
 /* ---- Records ---- */
 
-/* Reports the end of a record to other processes.  The record points to it. */
+/* Reports the end of a record to other processes.  cpu_record.promise points
+ * to it. */
 struct cpu_promise {
-    /* Called when the record is done, or is dropped before that.  Frees the
+    /* Called when the record is done, or is freed before that.  Frees the
      * promise. */
     void (*end_locked)(struct cpu_promise *promise,
                        const struct cpu_record *record);
 };
 
-/* A record of an event; its memory is an item.  References to it are held by
- * the event if this is its latest record, by queued operations, and by threads
- * that wait. */
+/* A record of an event; its memory is a union cpu_item.  References to the
+ * record are held by the event whose latest record this is, by queued
+ * operations, and by threads that wait. */
 struct cpu_record {
     unsigned refs;
-    bool timed;  /* its time must be stored */
-    bool orders; /* it only orders: waiting for it passes on no failure */
+    bool timed; /* `time` must be set when the record is done */
+    /* Whether a wait for the record orders work, but does not pass on a
+     * failure. */
+    bool orders;
     bool done;
-    bool entered; /* of a gate: its function was called during a schedule */
-    ps_status status; /* once done: the failure of the work before it */
+    /* Only for a gate: whether its function was called while a schedule was
+     * explored. */
+    bool entered;
+    ps_status status; /* once done: the status of the work before it */
     int64_t time;  /* when it was done; -1 if its event was never recorded */
     uint64_t step; /* the step of a schedule in which it was done */
-    struct cpu_promise *promise; /* NULL if no other process can wait */
+    struct cpu_promise *promise; /* NULL if no other process can wait for it */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
     struct ps_notification *notifications; /* a ring */
     struct cpu_stream *source; /* the stream on which it was queued */
-    /* Of a captured record, which is never done: the capture's number, the
-     * stream's `last` when it was captured, and its mark in the plan.
-     * `capture` is 0 for other records. */
+    /* Only for a captured record, which is never done: the number of the
+     * capture; the value of source->last when the record was captured; and the
+     * record's mark in the plan.  `capture` is 0 for other records. */
     uint64_t capture;
     uint64_t position;
     struct cpu_operation *mark;
 };
 
-/* Call before the event gets a new record.  From here on no thread finds the
- * event known to be done.  So no thread can replace the time of the old record
- * after that of the new one. */
+/* Call this before the event gets a new record.  The event becomes
+ * CPU_UNKNOWN.  So from here on no thread that takes no lock can replace the
+ * time of the event's latest record, which would be that of the new record. */
 static inline void
 cpu_event_forget_locked(struct cpu_slot *event)
 {
@@ -344,40 +381,45 @@ void cpu_item_give_locked(struct cpu_engine *engine, void *item);
  * fail.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
-/* ---- Goals of waits: a time, a record or an operation ---- */
+/* ---- What threads wait for: a time, a record or an operation ---- */
 
-/* The clock, which schedules replace.  Times are in nanoseconds. */
+/* The clock; a schedule that is explored replaces it with a virtual one.
+ * Times are in nanoseconds. */
 struct cpu_clock {
     int64_t (*now)(void);
-    /* Release the lock, and wait until the condition is signalled, or
-     * spuriously.  Returns false once the deadline has passed. */
+    /* Release the lock while waiting for the condition, as pthread_cond_wait
+     * does; spurious wake-ups are possible.  Returns false if the deadline has
+     * passed. */
     bool (*wait_locked)(struct cpu_engine *engine, pthread_cond_t *condition,
                         int64_t deadline);
 };
 
 extern const struct cpu_clock cpu_monotonic_clock;
 
-/* The time timeout_ns from now, limited to the range from now to
+/* Returns the time that is timeout_ns from now, but not before now and at most
  * CPU_FOREVER. */
 int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
 
-/* A thread that waits for an object.  For a stream, `target` is the ticket of
- * the last operation that the thread waits for.  The waiter lies on the
- * thread's stack.  Each waiter has its own condition, so that a thread is
- * woken for its own target alone. */
+/* A thread that waits for a stream or a record.  If it waits for a stream,
+ * `target` is the ticket of the last operation that it waits for.  The struct
+ * lies on the thread's stack.  Each waiter has its own condition, so that a
+ * thread is woken only when its own wait is over. */
 struct cpu_waiter {
     uint64_t target;
     bool woken;
-    struct ps_blocked *blocked; /* its entry while the engine is CPU_LAZY */
+    /* The thread's entry while the engine is CPU_LAZY, else NULL. */
+    struct ps_blocked *blocked;
     pthread_cond_t wake;
-    struct cpu_waiter *next; /* the next waiter for this object */
+    /* The next waiter for the same stream or record. */
+    struct cpu_waiter *next;
 };
 
-/* Call when the stream's work up to the ticket is done.  Wakes the threads
- * that wait for that work, and makes its notifications due. */
+/* Call this when the stream's operations up to the ticket are done.  Wakes the
+ * threads that wait for them, and makes the notifications for them due. */
 void cpu_stream_reached_locked(struct cpu_stream *stream, uint64_t ticket);
-/* Call when the record is done.  Wakes the threads that wait for it, makes its
- * notifications due, and makes the streams that are parked on it ready. */
+/* Call this when the record is done.  Wakes the threads that wait for the
+ * record, makes its notifications due, and makes the streams that wait for it
+ * ready. */
 void cpu_record_complete_locked(struct cpu_engine *engine,
                                 struct cpu_record *record, ps_status status);
 void
@@ -385,14 +427,16 @@ cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
 
 /* ---- Partitions ---- */
 
-/* A share of the engine's workers. */
+/* A partition limits how many workers serve its streams at a time. */
 struct cpu_partition {
-    unsigned refs; /* held by its handle, streams and workers */
-    int count;     /* constant; the number of its processors */
-    unsigned most; /* constant; the most workers at a time */
+    /* held by its handle, its streams, and workers that serve them */
+    unsigned refs;
+    int count; /* constant; the number of its multiprocessors */
+    /* constant; the most workers that serve its streams at a time */
+    unsigned most;
     unsigned busy;
-    /* Streams that only wait for a worker of the partition.  Indexed by
-     * -priority. */
+    /* Streams that could run, but wait because `busy` equals `most`.  Indexed
+     * by -priority. */
     struct cpu_stream_list waiting[CPU_PRIORITIES];
 };
 
@@ -401,19 +445,21 @@ void cpu_partition_unref_locked(struct cpu_partition *partition);
 
 /* ---- Times ---- */
 
-/* A thread's value is where its next operation must write its times. */
+/* The key of a thread-local pointer: where the next operation that the thread
+ * queues must write its times.  NULL if operation_times set none. */
 extern pthread_key_t cpu_times_key;
 
-/* Take the calling thread's value of cpu_times_key.  NULL if there is none. */
+/* Returns the calling thread's value of cpu_times_key, and sets it to NULL. */
 struct ps_times *cpu_times_take(void);
 
-/* Write that the operation begins, or ends, now. */
+/* Write the current time as the begin, or the end, of the operation to its
+ * `times`, if that is not NULL. */
 void
 cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation);
 void cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation);
 
-/* When the record is done, write its time as the end of *times.  If out of
- * memory, give *times back to its owner at once. */
+/* Arrange that *times gets its end when the record is done.  If memory is
+ * short, *times gets the end -1 at once, and belongs to its owner again. */
 void
 cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
 
@@ -423,44 +469,47 @@ cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
 void
 cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
                        int device, int priority);
-/* Free a stream if it was destroyed and nothing uses it any more.  A failure
- * that no call has returned is passed on to the device. */
+/* Free the stream if it was destroyed and nothing uses it any more.  If no
+ * call has returned the stream's failure, the device stores it. */
 void cpu_stream_reap_locked(struct cpu_stream *stream);
-/* Find a stream by its handle.  0 means the device's default stream.
- * PS_STREAM_PER_THREAD means the calling thread's, if it exists.  Returns NULL
- * if there is no such stream on the device. */
+/* Find a stream by its handle.  0 means the device's default stream;
+ * PS_STREAM_PER_THREAD means the calling thread's default stream, if it
+ * exists.  Returns NULL if there is no such stream on the device. */
 struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
                                           int device, ps_handle handle);
 /* Queue a copy of the operation, and take a reference to its record.  If the
- * operation is cheap and the stream idle, do it at once.  The stream must not
- * be captured.  Statuses: PS_ERROR_QUEUE_FULL, PS_ERROR_OUT_OF_MEMORY,
- * PS_ERROR_SHUTTING_DOWN; nothing is queued then. */
+ * operation is cheap and the stream is idle, do the operation at once.  The
+ * stream must not be captured.  After a failure nothing was queued.  Statuses:
+ * PS_ERROR_QUEUE_FULL, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
                                     struct cpu_operation *operation);
-/* The ticket of the stream's last operation whose ticket is at most `ticket`.
- * 0 if no notes are kept. */
+/* Returns the ticket of the stream's last operation that was queued no later
+ * than the one with this ticket.  Returns 0 if no notes are kept. */
 uint64_t
 cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket);
 /* Append the operation itself, not a copy, even if the queue is full.  If the
- * stream is idle, the caller takes it and must settle it. */
+ * stream was idle, the caller has taken the stream and must call
+ * cpu_stream_settle_locked. */
 void cpu_stream_push_locked(struct cpu_stream *stream,
                             struct cpu_operation *operation);
 /* Do the operation at the head of a stream that the caller has taken, and free
- * it.  A CPU_FREE is the exception: the caller frees that.  Returns false in a
- * child process, if the operation forked.  Then only the engine still exists,
- * with its lock held. */
+ * the operation.  The caller must free a CPU_FREE itself.  Returns true in the
+ * process that called.  If the operation forked, the call also returns in the
+ * child, with false: there only the engine still exists, with its lock
+ * held. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
-/* Call the function of a gate that a stream with this status has reached.
- * Called without the lock. */
+/* Call the function of a gate that a stream has reached.  `status` is the
+ * stream's.  Called without the lock. */
 void cpu_gate_enter(const struct cpu_operation *operation, ps_status status);
-/* The name of an operation, for people. */
+/* Returns the name of an operation, for people. */
 const char *cpu_operation_name(enum cpu_kind kind);
-/* Give up a stream that the caller has taken: puts it where its next operation
- * belongs.  May free the stream. */
+/* Give up a stream that the caller has taken: makes it idle, ready or parked,
+ * depending on its new head.  May free the stream. */
 void cpu_stream_settle_locked(struct cpu_stream *stream);
-/* If the stream is in the state CPU_DONE, store that in its slot. */
+/* If the stream is in the state that CPU_DONE describes, store CPU_DONE in its
+ * slot. */
 void cpu_stream_know_locked(struct cpu_stream *stream);
-/* Store in its slot that the stream's state is unknown. */
+/* Store CPU_UNKNOWN in the stream's slot. */
 static inline void
 cpu_stream_forget_locked(struct cpu_stream *stream)
 {
@@ -468,45 +517,49 @@ cpu_stream_forget_locked(struct cpu_stream *stream)
         cpu_forget(stream->known);
     }
 }
-/* Serve a stream that the caller has taken for as long as its operations are
- * cheap, and then give it up.  So this work waits for no worker.  Within an
- * operation of the calling thread, it only gives the stream up, so that
- * notifications never nest.  Returns false as cpu_stream_serve_locked. */
+/* Serve a stream that the caller has taken while its operations are cheap, and
+ * then give the stream up.  So this work need not wait for a worker.  If the
+ * calling thread is already executing an operation, only gives the stream up,
+ * so that notifications never nest.  Returns false in a forked child; see
+ * cpu_stream_serve_locked. */
 bool cpu_stream_help_locked(struct cpu_stream *stream);
-/* Serve ready streams in the same way, such as streams that waited for the
- * caller's operation.  This saves a switch to another thread. */
+/* Serve ready streams as cpu_stream_help_locked does, such as streams that
+ * waited for the operation that the caller has completed.  This saves a switch
+ * to another thread. */
 bool cpu_engine_help_locked(struct cpu_engine *engine);
 
 /* Create a stream with a handle.  Returns NULL if out of memory. */
 struct cpu_stream *
 cpu_stream_make_locked(struct cpu_engine *engine, int device, int priority,
                        bool blocking);
-/* Destroy a stream's handle.  The stream is freed when nothing uses it any
- * more. */
+/* Destroy the handle of the slot's stream.  The stream is freed when nothing
+ * uses it any more. */
 void cpu_stream_give_up_locked(struct cpu_slot *slot);
 
 /* ---- Queues: threads ---- */
 
-/* Make sure that there are threads to serve an operation of this kind.
- * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+/* Make sure that a thread exists that can serve an operation of this kind: a
+ * worker or the timer.  Statuses: PS_ERROR_OUT_OF_MEMORY,
+ * PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
 /* Start a thread, and count it as running.  Returns false if that fails. */
 bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
-/* While the engine is CPU_LAZY: let a worker run the host function at the head
- * of a stream that the caller has taken.  Returns false if no worker can be
- * started. */
+/* Only while the engine is CPU_LAZY: hand a stream that the caller has taken
+ * over to a worker, which runs the host function at its head.  Returns false
+ * if no worker can be started. */
 bool cpu_stream_hand_locked(struct cpu_stream *stream);
-/* Count one thread less as running. */
+/* Decrement the number of running threads. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
-/* End a thread that began when cpu_forks was `forks`, and release the lock.
- * In a child that the thread itself forked, it was never counted as running.
- * Returns NULL. */
+/* Call this at the end of a thread: stops counting the thread as running, and
+ * releases the lock.  `forks` is the value that cpu_forks had when the thread
+ * began.  If cpu_forks differs now, the thread itself has forked and this is
+ * the child, in which the thread is not counted.  Returns NULL. */
 void *cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks);
 
-/* A thread's value is the stream whose operation the thread is executing, or
- * NULL. */
+/* The key of a thread-local pointer: the stream whose operation the thread is
+ * executing, or NULL. */
 extern pthread_key_t cpu_serving_key;
 
 static inline const struct cpu_stream *
@@ -518,15 +571,17 @@ cpu_serving(void)
 /* The number of forks between the first process and this one. */
 extern unsigned cpu_forks;
 
-/* Call the notifications that are due, with the lock released for each call.
- * Call this only if cpu_may_notify.  One thread at a time does this: the next
- * one that releases the lock.  So notifications run in the order in which the
- * work was done, and never nest.  Returns false as cpu_stream_serve_locked. */
+/* Run the notifications that are due; the lock is released during each.  Call
+ * this only if cpu_may_notify returns true.  Only one thread at a time does
+ * this.  So notifications run in the order in which the work was done, and
+ * never nest.  Returns false in a forked child; see
+ * cpu_stream_serve_locked. */
 bool cpu_notify_due_locked(struct cpu_engine *engine);
 
 /* ---- Threads that wait ---- */
 
-/* A limit, and when it is reached.  Without a limit, that is CPU_FOREVER. */
+/* The limit of a wait, and the time when it is reached.  If the wait has no
+ * limit, `deadline` is CPU_FOREVER. */
 struct cpu_limit {
     int64_t deadline;
     const struct ps_limit *asked;
@@ -535,12 +590,12 @@ struct cpu_limit {
 struct cpu_limit
 cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
 
-/* What a thread waits for: the work of a stream up to a ticket, or a
+/* What a thread waits for: the operations of a stream up to a ticket, or a
  * record. */
 struct cpu_goal {
     struct cpu_stream *stream;
     uint64_t ticket;
-    struct cpu_record *record; /* used if the stream is NULL */
+    struct cpu_record *record; /* the goal if `stream` is NULL */
 };
 
 /* Wait until the goal is reached.  Statuses: PS_ERROR_TIMED_OUT,
@@ -551,35 +606,39 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
 
 /* ---- Default streams of threads ---- */
 
-/* A thread's own default streams, one for each device. */
+/* The default streams of a thread: a handle for each device, 0 if the thread
+ * has no such stream yet. */
 struct cpu_thread {
     struct cpu_engine *engine;
     unsigned forks; /* cpu_forks when the handles were created */
     ps_handle handles[];
 };
 
-/* Create the key of the threads' default streams.  Returns false if the
- * process has no key left. */
+/* Create engine->thread_key.  Returns false if the process has no POSIX key
+ * left. */
 bool cpu_thread_streams_init(struct cpu_engine *engine);
-/* Destroy those default streams of threads that are idle. */
+/* Destroy all threads' default streams that are idle. */
 void cpu_thread_streams_trim_locked(struct cpu_engine *engine);
 
 /* ---- The default stream and blocking streams ---- */
 
 /* Make a new stream serialize with its device's default stream. */
 void cpu_stream_block_locked(struct cpu_stream *stream);
-/* The part of cpu_stream_order_locked for a stream that may have to wait. */
+/* Does what cpu_stream_order_locked says, for a blocking stream or a default
+ * stream. */
 ps_status cpu_legacy_order_locked(struct cpu_stream *stream);
-/* Whether a blocking stream has work for which the default stream does not
- * wait yet. */
+/* Returns whether a blocking stream has operations for which the default
+ * stream does not wait yet. */
 bool cpu_stream_is_ahead_locked(const struct cpu_stream *blocking);
-/* Returns PS_ERROR_CAPTURE_IMPLICIT if this is the default stream of a device
- * with blocking streams, and one of these is being captured. */
+/* Returns PS_ERROR_CAPTURE_IMPLICIT if this is a default stream, and a
+ * blocking stream of the same device is being captured.  Otherwise returns
+ * PS_SUCCESS. */
 ps_status cpu_legacy_check_locked(const struct cpu_stream *stream);
 
-/* Make the stream wait for the streams with which it serializes.  Called
- * before work is queued on it.  Statuses: PS_ERROR_CAPTURE_IMPLICIT, and then
- * the capture is invalid; PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+/* Make the stream wait for the streams with which it serializes.  Call this
+ * before work is queued on the stream.  Statuses: PS_ERROR_CAPTURE_IMPLICIT,
+ * as cpu_legacy_check_locked, but then this call has invalidated the capture;
+ * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static inline ps_status
 cpu_stream_order_locked(struct cpu_stream *stream)
 {
@@ -594,9 +653,9 @@ struct cpu_plan;
 
 struct cpu_capture {
     uint64_t number;
-    ps_status status; /* or PS_ERROR_CAPTURE_INVALIDATED */
+    ps_status status; /* PS_SUCCESS, or PS_ERROR_CAPTURE_INVALIDATED */
     struct cpu_stream *origin;
-    struct cpu_stream *streams; /* a list by `peer` */
+    struct cpu_stream *streams; /* its streams, a list linked by `peer` */
     struct cpu_plan *plan;
     LIST_ENTRY(cpu_capture) neighbours;
 };
@@ -605,35 +664,36 @@ struct cpu_capture {
  * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_CAPTURE_INVALIDATED. */
 ps_status cpu_capture_add_locked(struct cpu_stream *stream,
                                  const struct cpu_operation *operation);
-/* Capture a record: it marks the end of the stream's captured operations so
- * far. */
+/* Capture a record of an event: it stands for the stream's captured operations
+ * so far. */
 ps_status cpu_capture_record_locked(struct cpu_stream *stream,
                                     struct cpu_record *record);
-/* Capture a wait for a record.  Called if the stream, the record or both are
- * captured.  The stream joins the record's capture.  Statuses:
- * PS_ERROR_CAPTURE_ISOLATION, PS_ERROR_CAPTURE_MERGE,
+/* Capture a wait for a record.  Call this if the stream, the record or both
+ * are captured.  If the stream is not being captured, it joins the record's
+ * capture.  Statuses: PS_ERROR_CAPTURE_ISOLATION, PS_ERROR_CAPTURE_MERGE,
  * PS_ERROR_CAPTURE_INVALIDATED. */
 ps_status
 cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record);
-/* Call when a stream that is being captured is destroyed.  If the capture
- * began on this stream, it ends, and the stream may be freed.  Otherwise the
- * capture becomes invalid. */
+/* Call this when a stream that is being captured is destroyed.  If the capture
+ * began on this stream, the capture ends, and the stream may be freed.
+ * Otherwise the capture becomes invalid. */
 void cpu_capture_lose_locked(struct cpu_stream *stream);
 
 /* ---- Interprocess events; see shared.h ---- */
 
 /* An open file of the engine.  A forked child closes the files of its parent.
- * Otherwise a child could keep a record's pipe open after the parent has
- * ended, and other processes would not see that end. */
+ * Otherwise the child would keep the pipe of a record open after the parent
+ * has ended, and other processes could not see that the parent has ended. */
 struct cpu_file {
-    int number; /* -1 if closed */
+    int number; /* its file descriptor; -1 if it is closed */
     LIST_ENTRY(cpu_file) neighbours;
 };
 
-/* The thread that completes records of other processes, when their pipes show
- * that these are done. */
+/* The thread that waits until other processes have completed records.  It
+ * watches the pipes of those records with epoll, and completes the records in
+ * this process. */
 struct cpu_poller {
-    struct cpu_file epoll; /* closed until it is needed */
+    struct cpu_file epoll; /* closed until the thread is needed */
     struct cpu_file doorbell;
 };
 
@@ -641,35 +701,39 @@ struct cpu_poller {
 
 enum cpu_phase {
     CPU_OPEN,
-    CPU_LAZY,     /* a schedule runs the work, not the threads */
+    /* A schedule is explored: it runs the work, the threads do not. */
+    CPU_LAZY,
     CPU_STOPPING, /* no more work starts; running work may end */
-    CPU_STOPPED,  /* no wait begins any more */
+    CPU_STOPPED,  /* a new wait fails with PS_ERROR_SHUTTING_DOWN */
 };
 
 struct cpu_device {
     struct cpu_stream default_stream;
-    _Atomic int64_t known;           /* the default stream's; see cpu_slot */
+    _Atomic int64_t known; /* of the default stream; as cpu_slot.known */
     LIST_HEAD(, cpu_stream) streams; /* all streams, the newest first */
     LIST_HEAD(, cpu_stream) blocking;
-    ps_status unreported; /* the failure of a stream that was freed */
-    /* The failures of work from before the schedule that is explored: its own
-     * work must not see them. */
+    /* The first failure of a freed stream that no call has returned. */
+    ps_status unreported;
+    /* While a schedule is explored: the failures of work that ran before it.
+     * They are kept here because the work of the schedule must not see
+     * them. */
     struct cpu_failures {
         ps_status unreported;
         ps_status of_default_stream;
         bool reported;
     } earlier;
-    int partitioned; /* processors in partitions */
-    /* For an emulated device, bytes of memory: in use; reserved, as a pool
-     * would; the most that was ever reserved; and the threshold up to which
-     * the pool keeps freed memory. */
+    int partitioned; /* the number of multiprocessors in partitions */
+    /* Only for an emulated device, in bytes.  used: the memory in use.
+     * reserved: the memory that an emulated pool has reserved.  peak: the most
+     * that was reserved since the last reset.  threshold: the pool keeps freed
+     * memory only while at most this much is reserved. */
     uint64_t used;
     uint64_t reserved;
     uint64_t peak;
     uint64_t threshold;
 };
 
-/* A table of the engine, which finds the engine by it. */
+/* A table of functions of the engine.  The functions find the engine by it. */
 struct cpu_table {
     struct ps_backend base;
     struct cpu_engine *engine;
@@ -677,10 +741,11 @@ struct cpu_table {
 
 /* ---- Schedules that are explored ---- */
 
-/* The functions that replace the threads while the engine is CPU_LAZY. */
+/* The functions that run work while the engine is CPU_LAZY, in place of its
+ * threads.  Only lazy.c implements them.  "Notes": see enum ps_note_kind. */
 struct cpu_driver {
-    /* Release the lock.  If the call has queued work, first run the operations
-     * that the schedule picks. */
+    /* Release the lock.  If the calling member has queued work, first run the
+     * operations that the schedule picks. */
     void (*release_locked)(struct cpu_engine *engine);
     /* Run work until the waiter is woken.  Statuses: those of
      * cpu_wait_locked. */
@@ -688,27 +753,30 @@ struct cpu_driver {
                              struct cpu_waiter *waiter,
                              const struct cpu_goal *goal,
                              const struct cpu_limit *limit);
-    /* A gate was opened whose function had been called during the schedule. */
+    /* Called when a gate was opened whose function was called during this
+     * schedule. */
     void (*opened_locked)(struct cpu_engine *engine);
-    /* Add a note, if notes are kept.  Operations are given by ticket, and
-     * steps as in cpu_record.step. */
+    /* Add a note with these two values, if notes are kept.  An operation is
+     * given by its ticket, a step as in cpu_record.step; in the note they are
+     * replaced with their numbers. */
     void (*note_locked)(struct cpu_engine *engine, enum ps_note_kind kind,
                         uint64_t first, uint64_t second);
-    /* If notes are kept: the host is about to query, so run the operations
-     * that the schedule picks.  Returns false for a query of the library
-     * itself.  Such a query must report as pending what the schedule has run,
-     * because otherwise the order of the operations would change what the
-     * library does. */
+    /* Called before a query, if notes are kept.  Runs the operations that the
+     * schedule picks.  Returns false, and runs nothing, if the query is one of
+     * the library itself.  Such a query must report work of the schedule as
+     * pending even if it has run; otherwise the order of the operations would
+     * change what the library does. */
     bool (*ask_locked)(struct cpu_engine *engine,
                        const struct ps_backend *backend);
-    /* If notes are kept: the host has queried the stream's work or, if stream
-     * is NULL, the record. */
+    /* Called after a query by the host, if notes are kept: adds a note about
+     * it.  The query was for the stream's work or, if stream is NULL, for the
+     * record. */
     void (*asked_locked)(struct cpu_engine *engine,
                          const struct cpu_stream *stream,
                          const struct cpu_record *record);
-    /* If notes are kept: a wait of the host is over. */
+    /* Called when a wait of the host is over, if notes are kept. */
     void (*arrived_locked)(struct cpu_engine *engine);
-    /* The stream is about to get its first work of the schedule. */
+    /* Called before the schedule uses the stream for the first time. */
     void (*used_locked)(struct cpu_stream *stream);
 };
 
@@ -717,155 +785,189 @@ extern const struct cpu_clock cpu_lazy_clock;
 
 struct cpu_lazy {
     struct ps_schedule asked;
-    uint64_t random; /* the generator's state */
-    uint64_t first;  /* the ticket before its first operation */
-    uint64_t seen;   /* the latest ticket that a release has seen */
-    uint64_t steps;  /* calls that queued work, plus operations run */
-    uint64_t order;  /* a hash of the steps */
-    uint64_t rank;   /* the host's, as a stream's */
-    unsigned streams;
-    unsigned polls;            /* queries that found work pending */
-    struct cpu_stream *polled; /* of the latest such query; may be freed */
-    bool busy;                 /* a thread is running an operation */
-    bool ending;               /* the remaining work is being dropped */
-    bool impatient;            /* do not wait for running callables */
-    unsigned naps;      /* weighted naps of callables while the host runs */
-    int64_t nap;        /* when a nap was last counted, in real time */
-    unsigned callables; /* running callables and host functions */
-    unsigned ending_callables; /* those that have called ending() */
-    /* The streams whose host functions workers will run. */
+    uint64_t random;  /* the state of the random generator */
+    uint64_t first;   /* the last ticket before the schedule began */
+    uint64_t seen;    /* the last ticket when release_locked was last called */
+    uint64_t steps;   /* calls that queued work, plus operations that ran */
+    uint64_t order;   /* a hash of the steps */
+    uint64_t rank;    /* the priority of the host; as cpu_stream.rank */
+    unsigned streams; /* the number of streams that the schedule has used */
+    unsigned polls;   /* the number of queries that found work pending */
+    /* The stream of the latest such query; it may have been freed. */
+    struct cpu_stream *polled;
+    bool busy;   /* whether a thread is running an operation */
+    bool ending; /* whether the remaining work is being dropped */
+    /* Whether running callables have taken too long, so that no thread waits
+     * for them. */
+    bool impatient;
+    /* How long callables have waited in vain while the host runs, in weighted
+     * naps; and the real time at which a nap was last counted. */
+    unsigned naps;
+    int64_t nap;
+    unsigned callables;        /* how many callables and host functions run */
+    unsigned ending_callables; /* of these, those that have called ending() */
+    /* The streams that wait for a worker to run the host function at their
+     * head. */
     struct cpu_stream_list handed;
     unsigned handed_count;
-    LIST_HEAD(, ps_blocked) blocked; /* the latest first */
-    pthread_cond_t changed;          /* one of the fields above has changed */
+    /* The waiting threads, the latest first. */
+    LIST_HEAD(, ps_blocked) blocked;
+    pthread_cond_t changed; /* one of the fields above has changed */
     struct ps_schedule_entry *log;
     size_t logged;
-    size_t taken;        /* how many of the streams of PS_GIVEN were used */
-    bool queried;        /* the host's latest query found work pending */
-    uint64_t step;       /* the latest step; grows over all schedules */
-    uint64_t first_step; /* the value of `step` before the schedule */
-    uint64_t ran;        /* the latest step that ran an operation */
+    size_t taken; /* PS_GIVEN: how many items of the list were used */
+    bool queried; /* whether the host's latest query found work pending */
+    /* The number of the latest step.  It continues from schedule to schedule;
+     * first_step is its value before this schedule. */
+    uint64_t step;
+    uint64_t first_step;
+    uint64_t ran; /* the latest step that ran an operation */
     struct ps_note *notes;
     size_t noted;
-    pthread_t thread;            /* it began the schedule */
-    struct cpu_operation *freed; /* blocks kept, so no address is used twice */
+    pthread_t thread; /* the thread that began the schedule */
+    /* If notes are kept: a list of freed blocks, which are kept until the
+     * schedule ends so that no address is used twice. */
+    struct cpu_operation *freed;
     struct ps_deadlock deadlock;
 };
 
 struct cpu_engine {
     struct cpu_table table;      /* constant */
     struct cpu_table lazy_table; /* constant; has PS_BACKEND_SHARED */
-    /* These two are changed with the lock held and also read without it.  They
-     * lie far from the lock, because its cache line moves between threads. */
+    /* `phase` and `chunks` are changed with the lock held, and also read
+     * without it.  They lie far from the lock, because the lock's cache line
+     * moves between threads. */
     _Atomic(enum cpu_phase) phase;
-    /* Chunks of slots.  NULL from the first one that is not allocated. */
+    /* Arrays of CPU_CHUNK_SLOTS slots.  They are allocated in ascending order;
+     * the others are NULL. */
     _Atomic(struct cpu_slot *) chunks[CPU_CHUNKS];
-    unsigned number;           /* constant; below CPU_ENGINES */
-    pthread_key_t current_key; /* a thread's device; changed while unused */
-    pthread_key_t thread_key;  /* constant; the key of a thread's cpu_thread */
+    unsigned number; /* constant; the engine's index, below CPU_ENGINES */
+    /* The key of a thread's current device; changed only while the engine is
+     * unused. */
+    pthread_key_t current_key;
+    pthread_key_t thread_key; /* constant; the key of a thread's cpu_thread */
     const struct cpu_clock *_Atomic clock; /* also read without the lock */
     const struct cpu_driver *driver;       /* constant */
-    struct cpu_engine *next; /* the next engine; the list's lock guards it */
+    /* The next engine; guarded by the lock of the list, not by this one. */
+    struct cpu_engine *next;
 
     pthread_mutex_t lock;
-    pthread_condattr_t monotonic; /* constant; for all conditions */
+    /* constant; the attributes of all condition variables */
+    pthread_condattr_t monotonic;
     struct cpu_handles handles;
     union cpu_item *items; /* unused items */
-    uint64_t tickets;      /* operations that were ever queued */
-    uint64_t captured;     /* captures and captured operations so far */
+    /* The latest ticket: the number of operations that were ever queued. */
+    uint64_t tickets;
+    /* The number of captures and captured operations so far. */
+    uint64_t captured;
     LIST_HEAD(, cpu_capture) captures;
 
     struct ps_notification *due; /* a ring */
-    bool notifying;              /* a thread is calling due notifications */
+    bool notifying; /* whether a thread is running due notifications */
 
     struct cpu_stream_list ready[CPU_PRIORITIES]; /* indexed by -priority */
     unsigned ready_count;
-    struct cpu_stream *sleepers; /* a skew heap, with the earliest on top */
+    /* Parked streams whose head is a CPU_SLEEP: a skew heap by `deadline`. */
+    struct cpu_stream *sleepers;
 
     unsigned worker_limit; /* constant */
-    unsigned workers;      /* workers that were ever started */
-    unsigned idle;         /* workers that wait for work */
-    bool coming;           /* a worker is about to look for work */
-    bool timer;            /* the timer thread was started */
-    atomic_bool timing;    /* times were asked for at least once */
-    unsigned running;      /* threads, and callers that serve streams */
-    pthread_cond_t work;   /* there is work, or the phase has changed */
-    pthread_cond_t early;  /* the first sleeper or the phase has changed */
-    pthread_cond_t ended;  /* a running thread has ended */
+    unsigned workers;      /* the number of workers that were ever started */
+    unsigned idle;         /* the number of workers that wait for work */
+    /* Whether a worker was woken or started and is about to look for work. */
+    bool coming;
+    bool timer;         /* whether the timer thread was started */
+    atomic_bool timing; /* whether operation_times was ever called */
+    /* The number of threads, plus calls that are serving a stream. */
+    unsigned running;
+    /* Signalled when there is work, or when the phase has changed. */
+    pthread_cond_t work;
+    /* Signalled when the first sleeper or the phase has changed. */
+    pthread_cond_t early;
+    pthread_cond_t ended; /* signalled when a running thread has ended */
 
     struct cpu_lazy lazy;
 
     LIST_HEAD(, cpu_file) files;
     struct cpu_poller poller;
 
-    /* The bytes of each emulated device; 0 if the devices use the host's
-     * memory.  Changed while the engine is unused. */
+    /* The memory of each emulated device in bytes; 0 if the devices use the
+     * host's memory.  Changed only while the engine is unused. */
     uint64_t memory;
-    void *ranges; /* a tree of emulated devices' blocks, by address */
+    /* A tree of the memory blocks of emulated devices, by address. */
+    void *ranges;
     void *pinned; /* a tree of pinned ranges, by address */
 
     int device_count; /* constant */
     struct cpu_device devices[];
 };
 
-/* The initial priority of the stream with this number; of the host for 0. */
+/* Returns the initial priority of the stream with this number; of the host if
+ * the number is 0. */
 uint64_t cpu_lazy_rank(uint64_t seed, unsigned number);
 
-/* Whether the calling thread runs a callable of this engine's streams. */
+/* Returns whether the calling thread runs a callable of a stream of this
+ * engine. */
 bool cpu_lazy_is_callable(const struct cpu_engine *engine);
-/* Wait until every running callable waits itself. */
+/* Wait until no callable can continue before the calling thread, or until that
+ * has taken too long. */
 void cpu_lazy_await_locked(struct cpu_engine *engine);
-/* Let threads continue that wait for something other than work. */
+/* Wake the threads that wait for something other than work, so that they check
+ * again. */
 void cpu_lazy_wake_locked(struct cpu_engine *engine);
-/* For struct ps_schedules: `ending` and `ended`. */
+/* The parts of ending() and ended() in struct ps_schedules that concern this
+ * engine. */
 void cpu_lazy_ending_locked(struct cpu_engine *engine);
 void cpu_lazy_ended_locked(struct cpu_engine *engine);
 
-/* Add the calling thread to the list of blocked threads.  deadline: when its
- * wait expires.  goal: NULL if it is unknown.  The caller removes the
- * entry. */
+/* Add the calling thread, which waits, to the list of waiting threads as
+ * *blocked.  goal: what it waits for; NULL if that is not known.  deadline:
+ * the virtual time at which the wait expires.  The caller removes the entry
+ * afterwards. */
 void
 cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
                       const struct cpu_goal *goal, int64_t deadline);
 
-/* Call after cpu_lazy_block_locked.  If the thread is the host, the limits of
- * callables' waits may now expire.  When the host continues, they wait for it
- * again. */
+/* Call this after cpu_lazy_block_locked.  Callables' waits do not expire while
+ * the host runs, unless it takes very long; if the thread is the host, begins
+ * to measure that time anew. */
 void cpu_lazy_host_waits_locked(struct cpu_engine *engine,
                                 const struct ps_blocked *blocked);
 
 /* The virtual time, which all engines share.  cpu_lazy_begin_time sets it to
- * the real time, unless the schedule continues the time of the last one.
- * cpu_lazy_pass_time advances it to `time`, unless it is later already. */
+ * the real time, or leaves it unchanged if `continues` is true.  cpu_lazy_now
+ * returns it.  cpu_lazy_pass_time advances it to `time`, unless it is later
+ * already. */
 void cpu_lazy_begin_time(bool continues);
 int64_t cpu_lazy_now(void);
 void cpu_lazy_pass_time(int64_t time);
 
-/* See struct ps_schedules.  With PS_EXPIRED, nothing can run before the
- * deadline, and the time has not been advanced. */
+/* The parts of poll() and advance() in struct ps_schedules that concern this
+ * engine.  If the result is PS_EXPIRED, the virtual time was not advanced; the
+ * caller does it. */
 void cpu_lazy_poll_locked(struct cpu_engine *engine);
 enum ps_progress
 cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline);
 
-/* Add a note, if notes are kept.  Operations are given by ticket, and steps as
- * in cpu_record.step. */
+/* As cpu_driver.note_locked. */
 void cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
                           uint64_t first, uint64_t second);
 void cpu_lazy_arrived_locked(struct cpu_engine *engine);
 
-/* For struct ps_schedules: `hold` and `released`. */
+/* The parts of hold() and released() in struct ps_schedules that concern this
+ * engine. */
 void cpu_lazy_hold_locked(struct cpu_engine *engine);
 void cpu_lazy_released_locked(struct cpu_engine *engine);
 
-/* Returns whether there is pending work, with a description of it. */
+/* Returns whether the engine has pending work or a capture in progress; if so,
+ * writes a description to text. */
 bool cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256]);
 
-/* Run or drop the remaining work.  Returns false if callables still run at
- * `end`, in real time. */
+/* Run the remaining work, or drop it if `drop` is true.  Returns false if that
+ * is not finished at the real time `end`, because callables still run. */
 bool cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end);
 
-/* Add the engine to those that take part in schedules.  One thread at a time
- * calls this. */
+/* Add the engine to the list of engines that schedules control.  Only one
+ * thread at a time may call this. */
 void cpu_explore_add(struct cpu_engine *engine);
 void cpu_explore_reset_in_child(void);
 
@@ -884,8 +986,8 @@ cpu_is_lazy(const struct cpu_engine *engine)
            CPU_LAZY;
 }
 
-/* The slot to which the bits of a handle point, whether the handle is valid or
- * not.  NULL if it is not allocated. */
+/* Returns the slot that the handle's bits select, even if the handle is not
+ * valid; NULL if that slot is not allocated. */
 static inline struct cpu_slot *
 cpu_slot_at(const struct cpu_engine *engine, ps_handle handle)
 {
@@ -896,8 +998,8 @@ cpu_slot_at(const struct cpu_engine *engine, ps_handle handle)
                          : NULL;
 }
 
-/* Find the slot of a live handle with this tag and on this device.  NULL if
- * there is none. */
+/* Returns the slot of a live handle that has this tag and this device; NULL if
+ * the handle is no such handle. */
 static inline struct cpu_slot *
 cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
                      ps_handle handle)
@@ -911,9 +1013,10 @@ cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
     return slot;
 }
 
-/* As cpu_slot_find_locked, without the lock: returns what is known of the
- * object, which was true at some time during the call.  Returns CPU_UNKNOWN
- * while the engine is CPU_LAZY, because a schedule must see each call. */
+/* Returns the `known` of the handle's slot, without the lock.  The value was
+ * true at some time during the call.  Returns CPU_UNKNOWN if there is no such
+ * handle; see cpu_slot_find_locked.  Also returns CPU_UNKNOWN while the engine
+ * is CPU_LAZY, because a schedule must see each call. */
 static inline int64_t
 cpu_slot_known(const struct cpu_engine *engine, enum cpu_tag tag, int device,
                ps_handle handle)
@@ -937,7 +1040,8 @@ cpu_slot_known(const struct cpu_engine *engine, enum cpu_tag tag, int device,
                : CPU_UNKNOWN;
 }
 
-/* As cpu_slot_known: whether the stream is known to be CPU_DONE. */
+/* Returns whether the stream is known to be CPU_DONE, as cpu_slot_known
+ * does. */
 static inline bool
 cpu_stream_is_done(const struct cpu_engine *engine, int device,
                    ps_handle handle)
@@ -949,7 +1053,8 @@ cpu_stream_is_done(const struct cpu_engine *engine, int device,
                      !cpu_is_lazy(engine);
 }
 
-/* Whether this is the default stream of a device that has blocking streams. */
+/* Returns whether this is the default stream of a device that has blocking
+ * streams. */
 static inline bool
 cpu_stream_is_legacy_locked(const struct cpu_stream *stream)
 {
@@ -957,14 +1062,14 @@ cpu_stream_is_legacy_locked(const struct cpu_stream *stream)
     return stream == &device->default_stream && !LIST_EMPTY(&device->blocking);
 }
 
-/* Whether a schedule is explored and the stream has had no work of it. */
+/* Returns whether a schedule is explored that has not used the stream. */
 static inline bool
 cpu_is_earlier(const struct cpu_stream *stream)
 {
     return cpu_is_lazy(stream->engine) && stream->number == 0;
 }
 
-/* Whether a schedule is explored that keeps notes. */
+/* Returns whether a schedule is explored that keeps notes. */
 static inline bool
 cpu_is_noted(const struct cpu_engine *engine)
 {
@@ -994,7 +1099,8 @@ cpu_engine_of(const struct ps_backend *backend)
     return ((const struct cpu_table *)backend)->engine;
 }
 
-/* The handle of the calling thread's default stream; 0 if it has none yet. */
+/* Returns the handle of the calling thread's default stream of the device; 0
+ * if the thread has none yet. */
 static inline ps_handle
 cpu_thread_stream_handle(const struct cpu_engine *engine, int device)
 {
@@ -1013,7 +1119,8 @@ cpu_lock(struct cpu_engine *engine)
 /* Release the lock.  Wakes or starts a worker if there is work. */
 void cpu_release(struct cpu_engine *engine);
 
-/* Whether the calling thread must run notifications that are due. */
+/* Returns whether the calling thread must run notifications that are due
+ * before it releases the lock. */
 static inline bool
 cpu_may_notify(const struct cpu_engine *engine)
 {
@@ -1033,8 +1140,8 @@ cpu_unlock(struct cpu_engine *engine)
 
 /* ---- Members of the table ---- */
 
-/* Declare a variable for the engine of a table, and hold the engine's lock
- * until the end of the block. */
+/* Declare a variable `engine` for the engine of the table `backend`, and hold
+ * the engine's lock until the end of the enclosing block. */
 #define CPU_ENTER(engine, backend)                                  \
     struct cpu_engine *engine __attribute__((cleanup(cpu_leave))) = \
         cpu_enter(backend)
@@ -1053,15 +1160,16 @@ cpu_leave(struct cpu_engine **engine)
     cpu_unlock(*engine);
 }
 
-/* Get the event's latest record.  For an interprocess event, it may be another
- * process's.  Statuses: PS_ERROR_INVALID_HANDLE, PS_ERROR_CAPTURED_EVENT, and
- * those of cpu_shared_refresh_locked. */
+/* Get the event's latest record.  For an interprocess event, another process
+ * may have made it.  Statuses: PS_ERROR_INVALID_HANDLE,
+ * PS_ERROR_CAPTURED_EVENT, and those of cpu_shared_refresh_locked. */
 ps_status
 cpu_event_record_locked(struct cpu_engine *engine, int device,
                         ps_handle handle, struct cpu_record **record);
 
-/* Queue the operation, or capture it.  Statuses: PS_ERROR_INVALID_HANDLE, and
- * those of cpu_stream_enqueue_locked and cpu_capture_add_locked. */
+/* Queue the operation; or capture it, if the stream is being captured.
+ * Statuses: PS_ERROR_INVALID_HANDLE, and those of cpu_stream_enqueue_locked
+ * and cpu_capture_add_locked. */
 ps_status
 cpu_stream_enqueue(const struct ps_backend *backend, int device,
                    ps_handle handle, struct cpu_operation *operation);
@@ -1071,29 +1179,31 @@ struct cpu_range {
     uintptr_t first;
     size_t nbytes; /* including padding */
     int device;
-    bool counted; /* part of the device's used memory */
+    bool counted; /* whether cpu_device.used includes it */
 };
 
-/* If the devices are emulated, add the range to the engine's tree, which tells
- * to which device an address belongs.  Returns PS_ERROR_OUT_OF_MEMORY also if
- * the range is counted and larger than the free memory. */
+/* If the devices are emulated, add the range to the engine's tree `ranges`, in
+ * which the device of an address is looked up.  Returns PS_ERROR_OUT_OF_MEMORY
+ * also if `counted` is true and the range is larger than the free memory of
+ * its device. */
 ps_status
 cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range);
 void
 cpu_range_remove_locked(struct cpu_engine *engine, struct cpu_range *range);
 
-/* Overwrite the memory that a CPU_FREE frees. */
+/* Fill the memory that a CPU_FREE frees with PS_SCHEDULE_POISON. */
 void cpu_memory_poison(struct cpu_operation *end);
-/* The memory that a CPU_FREE frees. */
+/* Returns the memory that a CPU_FREE frees.  *nbytes becomes its size. */
 void *cpu_memory_of(struct cpu_operation *end, size_t *nbytes);
 
-/* The number of the machine's processors. */
+/* Returns the number of the machine's processors that are online. */
 int cpu_host_processors(void);
 
-/* The size of the machine's memory in bytes. */
+/* Returns the size of the machine's memory in bytes. */
 uint64_t cpu_host_memory(void);
 
-/* Each function sets the members of the table that its file implements. */
+/* Each of these functions sets the members of the table that its file
+ * implements. */
 void cpu_partition_members(struct ps_backend *table);
 void cpu_stream_members(struct ps_backend *table);
 void cpu_thread_stream_members(struct ps_backend *table);
