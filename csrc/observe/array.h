@@ -1,5 +1,7 @@
-/* Arrays to which elements are appended one by one.  An array's room follows
- * from its count: it is a power of two, and at least PS_ARRAY_LEAST. */
+/* Arrays to which elements are appended one by one.  The number of elements
+ * for which an array has room is not stored, since it follows from the count:
+ * it is the least power of two that is not below the count, and at least
+ * PS_ARRAY_LEAST. */
 #ifndef PYSTREAMS_OBSERVE_ARRAY_H
 #define PYSTREAMS_OBSERVE_ARRAY_H
 
@@ -10,7 +12,8 @@
 enum { PS_ARRAY_LEAST = 64 };
 
 /* Make room for one more element in an array of `count` elements.  `array` is
- * a variable, initially NULL.  Returns false if out of memory. */
+ * a pointer variable, initially NULL; it may get a new value.  The macro's
+ * value is false if out of memory. */
 #define PS_ARRAY_GROW(array, count)                                    \
     ({                                                                 \
         void *grown_ = ps_array_grown(array, count, sizeof(*(array))); \

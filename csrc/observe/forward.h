@@ -1,5 +1,6 @@
-/* A table that forwards each member to another table.  A table that observes
- * calls starts as such a table, and then replaces some members with its
+/* Tables that observe calls.  Such a table has the type struct ps_backend, and
+ * core calls it in place of the backend's own table.  It forwards each member
+ * to another table; an observer replaces some members with functions of its
  * own. */
 #ifndef PYSTREAMS_OBSERVE_FORWARD_H
 #define PYSTREAMS_OBSERVE_FORWARD_H
@@ -9,27 +10,27 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* A stream, identified by the number of its runtime, its device and its
- * handle.  A thread's default stream has its name from thread_stream instead
- * of the handle. */
+/* Identifies a stream: by the index of its runtime, its device and its handle.
+ * For a thread's default stream, `stream` is not the handle but the name that
+ * thread_stream returns. */
 struct ps_actor_name {
     int runtime;
     int device;
     ps_handle stream;
-    /* Whether it is known that the stream serializes with the default stream,
-     * handle 0. */
+    /* Whether it is known that the stream serializes with the device's default
+     * stream. */
     bool blocking;
 };
 
-/* A number that identifies the stream's runtime and device. */
+/* Returns a number that identifies the stream's runtime and device. */
 static inline uint64_t
 ps_actor_place(const struct ps_actor_name *name)
 {
     return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
 }
 
-/* An observing table.  It is never freed: a call may still be using it when
- * observing is switched off. */
+/* A table that observes the calls of the table `inner`.  It is never freed,
+ * because a call may still be using it when observing is switched off. */
 struct ps_observer {
     struct ps_backend table;
     const struct ps_backend *_Atomic inner;
@@ -48,41 +49,43 @@ ps_observed(const struct ps_backend *backend)
     return ps_observer_of(backend)->inner;
 }
 
-/* Returns the name of the stream that a call on this thread means by its
- * handle. */
+/* Returns the stream that the handle means in a call on this thread. */
 struct ps_actor_name
 ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream);
 
-/* Get the handle by which this thread can use the stream.  Returns false if
- * the stream is another thread's default stream. */
+/* The reverse: get the handle by which this thread can use
+ * ps_actor_name.stream.  Returns false if that is another thread's default
+ * stream. */
 bool ps_actor_handle(const struct ps_backend *backend, int device,
                      ps_handle stream, ps_handle *handle);
 
 /* As ps_actor_named, for a stream on which work will be queued.  Also asks the
- * backend whether the stream is a blocking one. */
+ * backend whether the stream is blocking, and sets `blocking`. */
 struct ps_actor_name ps_actor_in_order(const struct ps_backend *backend,
                                        int device, ps_handle stream);
 
 enum { PS_MOST_RUNTIMES = 8 };
 
-/* Returns the table for a runtime, from the array of one kind of observer.
- * The array is indexed by the runtime, and by whether the table is called with
- * the GIL released.  A new table forwards all members to `inner`, and
- * `replace` then changes some.  Members that `inner` lacks stay NULL. */
+/* Returns the table for a runtime from observers[], which has the tables of
+ * one kind of observer.  It is indexed by the runtime's index, and by whether
+ * the table is called with the GIL released.  At the first call the table is
+ * created: it forwards all members to `inner`, and `replace` then replaces
+ * some.  Members that `inner` lacks are NULL. */
 const struct ps_backend *
 ps_observer_table(struct ps_observer observers[PS_MOST_RUNTIMES][2],
                   int runtime, const struct ps_backend *inner,
                   void (*replace)(struct ps_backend *table));
 
-/* Call the member of the observed table.  The arguments are those after
- * `backend`. */
+/* Call the member of the observed table.  The macro's last arguments are the
+ * member's arguments after `backend`. */
 #define PS_PASS(backend, member, ...)                           \
     ({                                                          \
         const struct ps_backend *inner_ = ps_observed(backend); \
         inner_->member(inner_, __VA_ARGS__);                    \
     })
 
-/* Replace a member of the table, unless it is NULL. */
+/* Replace a member of the table with the function of the same name, unless the
+ * member is NULL. */
 #define PS_REPLACE(table, member)      \
     do {                               \
         if ((table)->member != NULL) { \

@@ -1,4 +1,4 @@
-/* A mutex that is held until the end of a block. */
+/* A macro that holds a mutex until the end of the enclosing block. */
 #ifndef PYSTREAMS_OBSERVE_LOCK_H
 #define PYSTREAMS_OBSERVE_LOCK_H
 

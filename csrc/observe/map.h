@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Uses open addressing.  The room is a power of two. */
+/* Uses open addressing.  `room` is the number of slots, a power of two;
+ * `count` is the number of slots that are not empty. */
 struct ps_map {
     struct ps_map_slot {
         uint64_t first, second;
@@ -16,18 +17,19 @@ struct ps_map {
     size_t room, count;
 };
 
-/* Returns the value; NULL if there is none. */
+/* Returns the value of the key (first, second); NULL if there is none. */
 void *ps_map_get(const struct ps_map *map, uint64_t first, uint64_t second);
 
-/* Set the value, which must not be NULL.  Returns false if there is no
- * memory. */
+/* Set the value of the key.  The value must not be NULL.  Returns false if out
+ * of memory. */
 bool
 ps_map_set(struct ps_map *map, uint64_t first, uint64_t second, void *value);
 
-/* Remove and return the value; NULL if there is none. */
+/* Remove the key, and return its value; NULL if there is none. */
 void *ps_map_take(struct ps_map *map, uint64_t first, uint64_t second);
 
-/* Remove all values, and free the table.  The values belong to the caller. */
+/* Remove all keys, and free the slots.  The objects to which the values point
+ * are not freed. */
 void ps_map_clear(struct ps_map *map);
 
 #endif

@@ -1,6 +1,7 @@
-/* The members of the contract: the type, the name, the parameters and the
- * arguments of each.  Define the macro MEMBER before each include of this
- * file, which undefines it. */
+/* The functions of struct ps_backend: the result type, the name, the
+ * parameters and the arguments of each.  Define the macro MEMBER before each
+ * include of this file, which expands it for each function and then undefines
+ * it. */
 #define WITH(...) (const struct ps_backend *backend, __VA_ARGS__)
 #define TO(...)   (inner, __VA_ARGS__)
 #define LIST(...) __VA_ARGS__

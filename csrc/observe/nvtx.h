@@ -1,6 +1,7 @@
 /* The declarations of NVTX that a tool needs, so that no build requires NVTX's
- * headers.  They are the interface of NVTX 2 and 3 between a library that
- * marks ranges and the library that NVTX_INJECTION64_PATH names. */
+ * headers.  They are the interface between a library that marks ranges, with
+ * NVTX 2 or 3, and the tool: the library that the variable
+ * NVTX_INJECTION64_PATH names. */
 #ifndef PYSTREAMS_OBSERVE_NVTX_H
 #define PYSTREAMS_OBSERVE_NVTX_H
 
@@ -45,7 +46,7 @@ enum {
 /* nvtxMessageType_t */
 enum { NVTX_TEXT = 1, NVTX_WIDE_TEXT = 2, NVTX_REGISTERED = 3 };
 
-/* The result of a push or pop for a tool that does not count levels. */
+/* What a push or pop returns if the tool does not count the nesting. */
 enum { NVTX_NO_PUSH_POP_TRACKING = -2 };
 
 /* nvtxEventAttributes_t */
@@ -66,11 +67,12 @@ struct nvtx_event {
 
 typedef void (*nvtx_function)(void);
 
-/* The same as NvtxExportTableCallbacks.  A function returns 0 if it fails. */
+/* NvtxExportTableCallbacks */
 struct nvtx_callbacks {
     size_t size;
-    /* The entries are the addresses of the variables that hold the
-     * functions. */
+    /* Get an array for a module: each element is the address of a variable
+     * that holds a function pointer, which the tool may set.  Returns 0 on
+     * failure. */
     int (*module)(int module, nvtx_function ***functions, unsigned *count);
 };
 

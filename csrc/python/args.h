@@ -1,14 +1,15 @@
-/* The arguments of calls.  An error about a wrong one names the function and
- * the parameter, as in "Stream() expects an int for priority, but got str". */
+/* The arguments of calls.  An error about a wrong argument names the function
+ * and the parameter, as in "Stream() expects an int for priority, but got
+ * str". */
 #ifndef PYSTREAMS_PYTHON_ARGS_H
 #define PYSTREAMS_PYTHON_ARGS_H
 
 #include "errors.h"
 #include "module.h"
 
-/* A function's parameters; the list of names ends with NULL.  The first
- * `positional` ones may be given by position.  The first `required` ones must
- * be given. */
+/* A function's parameters.  `names` ends with NULL.  The first `positional`
+ * parameters may be given by position; the first `required` ones must be
+ * given. */
 struct signature {
     const char *function;
     int required;
@@ -25,9 +26,9 @@ int parse_arguments(const struct signature *signature, PyObject *const *args,
 int parse_tuple(const struct signature *signature, PyObject *args,
                 PyObject *kwargs, PyObject **values);
 
-/* A type's constructor.  construct_from_tuple implements tp_new or tp_init
- * with it, which get a tuple and a dict.  call_constructor implements
- * tp_vectorcall, which gets an array. */
+/* A type's constructor.  construct_from_tuple calls it for tp_new or tp_init,
+ * which get a tuple and a dict.  call_constructor calls it for tp_vectorcall,
+ * which gets an array. */
 struct constructor {
     const struct signature *signature;
     PyObject *(*construct)(PyTypeObject *type, PyObject **values);
@@ -39,7 +40,9 @@ PyObject *
 call_constructor(const struct constructor *constructor, PyObject *type,
                  PyObject *const *args, size_t nargs, PyObject *kwnames);
 
-/* Get the argument of a function with one parameter, which has this name. */
+/* Get the argument of a function whose only parameter has this name; NULL if
+ * it is not required and was not given.  On failure, returns -1 with
+ * TypeError. */
 int parse_named(const char *function, const char *name, int required,
                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                 PyObject **value);
@@ -57,8 +60,8 @@ parse_required(const char *function, const char *name, PyObject *const *args,
     return parse_named(function, name, 1, args, nargs, kwnames, value);
 }
 
-/* Likewise, of a function with one optional parameter.  *value is NULL if the
- * argument is None or was not given. */
+/* As parse_required, for a function with one optional parameter.  *value is
+ * NULL if the argument is None or was not given. */
 static inline int
 parse_optional(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
@@ -117,13 +120,14 @@ int handle_argument(const char *function, const char *name, PyObject *argument,
  * exception. */
 int optional_attribute(PyObject *object, PyObject *name, PyObject **value);
 
-/* The text of a handle, as in "0x7f01". */
+/* Returns the text of a handle, as in "0x7f01". */
 struct handle_text {
     char chars[24];
 };
 struct handle_text handle_text(ps_handle handle);
 
-/* A handle as a ctypes.c_void_p. */
+/* Returns a new ctypes.c_void_p with the value of the handle; NULL with an
+ * exception. */
 PyObject *ctypes_pointer(ps_handle handle);
 
 #endif

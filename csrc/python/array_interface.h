@@ -1,17 +1,19 @@
-/* The CUDA array interface, as producer and as consumer. */
+/* The CUDA array interface: a Buffer offers it (producer), and arrays of other
+ * libraries that offer it can be used (consumer). */
 #ifndef PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 #define PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 
 #include "buffer.h"
 
-/* As dlpack_hold, for an object with __cuda_array_interface__.  If the backend
- * cannot tell which device has the memory, `device` is used. */
+/* As dlpack_hold, for an object with __cuda_array_interface__.  `device` is
+ * the device of the memory if the backend cannot tell the device from the
+ * address. */
 int array_interface_hold(PyObject *object, struct ps_device *device,
                          struct ps_stream *stream, struct span *span);
 
-/* Get the address range of an array, gaps between its items included.  The
- * object may have the CUDA array interface or NumPy's array interface.
- * Returns 1; 0 if it has neither; -1 with an exception. */
+/* Get the address range of an array, including gaps between its items, through
+ * the CUDA array interface or NumPy's array interface.  Returns 1 on success;
+ * 0 if the object has neither interface; -1 with an exception. */
 int array_interface_extent(const char *function, PyObject *object,
                            const char **begin, Py_ssize_t *nbytes);
 

@@ -4,17 +4,17 @@
 
 #include "module.h"
 
-/* The reason to give when a build without the CUDA backend is asked for a CUDA
- * device. */
+/* The reason in an error's text if a CUDA device is wanted and this build has
+ * no CUDA backend. */
 #define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
 
-/* Returns the visible runtime of a device type; NULL with an exception if no
- * backend is registered for it. */
+/* Returns the runtime of a device type that is not hidden; NULL with an
+ * exception if no backend is registered for the type. */
 struct ps_runtime *find_runtime(long type);
 
-/* Load the backend that an installed distribution offers under this name of
- * `length` characters.  *type becomes its device type, or -1 if there is no
- * such backend.  On failure, returns -1 with an exception. */
+/* Load the backend with this name of `length` characters from an installed
+ * distribution that offers one.  *type becomes its device type, or -1 if there
+ * is no such backend.  On failure, returns -1 with an exception. */
 int load_backend(const char *name, size_t length, int *type);
 
 /* Choose for each backend the table that core calls: the backend's own table,
@@ -22,10 +22,11 @@ int load_backend(const char *name, size_t length, int *type);
  * the race detector observe calls. */
 void install_tables(void);
 
-/* ps_runtime_devices.  Releases the GIL if the call may block. */
+/* As ps_runtime_devices.  Releases the GIL if the call may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 
-/* The part of use_runtime for a runtime that this process has not used. */
+/* Does what use_runtime says, for a runtime that this process has not used
+ * yet. */
 __attribute__((cold)) struct ps_runtime *begin_runtime(int type);
 
 /* As find_runtime, but also make sure that the runtime has devices and may be
@@ -40,7 +41,7 @@ use_runtime(int type)
                : begin_runtime(type);
 }
 
-/* Returns the runtime that is used if a program names no device; NULL with an
+/* Returns the runtime to use if the program gives no device; NULL with an
  * exception. */
 struct ps_runtime *default_runtime(void);
 

@@ -1,4 +1,4 @@
-/* Memory of other libraries, as an operand of copies. */
+/* Memory of other libraries that copies of this library read or write. */
 #ifndef PYSTREAMS_PYTHON_BORROW_H
 #define PYSTREAMS_PYTHON_BORROW_H
 
@@ -11,9 +11,11 @@
  * limit. */
 enum { MOST_DIMENSIONS = 64 };
 
-/* What a producer claims about its memory. */
+/* What a producer, an object of another library, says about its memory.  Not
+ * yet checked. */
 struct claim {
-    /* The producer's kind, for error messages, as in "the DLPack tensor". */
+    /* The kind of the producer for error messages, as in "the DLPack
+     * tensor". */
     const char *what;
     /* The device of device memory; NULL for host memory. */
     struct ps_device *device;
@@ -31,7 +33,8 @@ struct claim {
     int64_t stride_unit;
 };
 
-/* The claim of *nbytes bytes of host memory, writable and not pinned. */
+/* Returns a claim for *nbytes bytes of host memory, writable and not
+ * pinned. */
 static inline struct claim
 bytes_claim(const char *what, void *data, const int64_t *nbytes)
 {
@@ -49,15 +52,15 @@ bytes_claim(const char *what, void *data, const int64_t *nbytes)
 int claim_extent(const struct claim *claim, const char **begin,
                  Py_ssize_t *nbytes);
 
-/* Check a claim, and make a span of the memory.  The block belongs to
- * host_device if it is host memory.  After success, release(owner) is called
- * with the GIL held when no work uses the memory any more.  On failure,
- * returns -1 with an exception. */
+/* Check a claim, and make a span of the memory.  If it is host memory, the
+ * span's block belongs to host_device.  After success, release(owner) is
+ * called, with the GIL held, when no work uses the memory any more.  On
+ * failure, returns -1 with an exception. */
 int claim_hold(const struct claim *claim, struct ps_device *host_device,
                void *owner, void (*release)(void *owner), struct span *span);
 
-/* Make a Buffer of an object's writable memory, which it pins for the device.
- * On failure, returns NULL with an exception. */
+/* Pin the writable host memory of an object for the device.  Returns a new
+ * Buffer for this memory; NULL with an exception. */
 PyObject *view_pin(PyObject *object, struct ps_device *device);
 
 /* Make a span of the memory of `object`, a Buffer or an array of another
@@ -77,8 +80,8 @@ int operand_hold(const struct signature *method, PyObject *object,
 struct ps_stream *
 handshake_stream(struct ps_device *device, struct ps_stream *stream);
 
-/* The stream's number in DLPack and the CUDA array interface.  They do not
- * allow 0, so the default stream is 1. */
+/* Returns the number that means the stream in DLPack and the CUDA array
+ * interface.  These do not allow 0, so the default stream has the number 1. */
 static inline ps_handle
 protocol_number(struct ps_stream *stream)
 {

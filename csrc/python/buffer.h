@@ -30,14 +30,17 @@ struct span {
     bool foreign;
 };
 
-/* Get the span of an open Buffer that this process created.  The caller
- * releases it with span_release.  On failure, returns -1 with an exception. */
+/* Get the span of a Buffer.  The caller releases it with span_release.
+ * Returns -1 with an exception if the Buffer is closed, or if a parent process
+ * created it. */
 int buffer_hold(PyObject *buffer, struct span *span);
 
-/* The address of the first byte; NULL if the Buffer is closed. */
+/* Returns the address of the Buffer's first byte; NULL if the Buffer is
+ * closed. */
 char *buffer_data(PyObject *buffer);
 
-/* Drop a reference to the block, with the GIL held.  A failure is reported. */
+/* Drop a reference to the block.  Called with the GIL held.  A failure is
+ * passed to sys.unraisablehook. */
 void block_release(struct ps_block *block);
 
 static inline void
@@ -46,8 +49,8 @@ span_release(struct span *span)
     block_release(span->block);
 }
 
-/* Returns a new Buffer for the span, which it takes over.  On failure the span
- * is released. */
+/* Returns a new Buffer, which takes over the span.  On failure, releases the
+ * span and returns NULL with an exception. */
 PyObject *buffer_wrap(struct span *span);
 
 /* buffer_wrap in two steps.  buffer_new returns a closed Buffer, or NULL with
@@ -61,14 +64,15 @@ enum memory_kind {
     MEMORY_INTERPROCESS,
 };
 
-/* Allocate memory of the device.  The stream is used for MEMORY_ORDERED alone.
+/* Allocate memory of the device.  The stream is used only for MEMORY_ORDERED.
  * On failure, returns -1 with an exception. */
 int
 span_create(enum memory_kind kind, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);
 
-/* Free the blocks whose work is done.  Call this after a wait.  Also reports
- * any clean-up that failed since the last call.  Keeps a pending exception. */
+/* Free the retired blocks whose work is done; see ps_memory_sweep.  Call this
+ * after a wait.  Also reports a clean-up that failed since the last call.
+ * Keeps a pending exception. */
 void memory_settle(struct ps_runtime *runtime);
 
 #endif

@@ -7,17 +7,19 @@
 
 #include "module.h"
 
-/* Returns the calling context's current streams; NULL if it never set another
- * stream than the default one.  Borrowed until a stream is set. */
+/* Returns the current streams of the calling thread or its task; NULL if none
+ * was ever set, which means the same as in core/current.h.  The result is
+ * borrowed, and valid until a stream is set. */
 struct ps_currents *currents_in_use(void);
 
-/* Returns a new reference to the device's current stream, or to the calling
- * thread's default stream.  NULL with an exception. */
+/* current_stream_of returns a new reference to the device's current stream,
+ * thread_stream to the calling thread's default stream.  NULL with an
+ * exception. */
 struct ps_stream *current_stream_of(struct ps_device *device);
 __attribute__((cold)) struct ps_stream *
 thread_stream(struct ps_device *device);
 
-/* `with stream:`, for any Stream. */
+/* __enter__ and __exit__ of every type of Stream. */
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);
 PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
@@ -25,9 +27,10 @@ PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
  * type; NULL with an exception. */
 struct ps_stream *current_stream_at(int type);
 
-/* Returns the argument if it is a Stream.  Otherwise returns a new Stream for
- * the result of stream_named.  type: the device type that the stream must
- * have; -1 for any. */
+/* Returns a new reference to the argument if it is a Stream.  Otherwise
+ * returns a new Stream for the stream that the argument names; see
+ * stream_named.  type: the device type that the stream must have; -1 for any.
+ * NULL with an exception. */
 PyObject *as_stream_object(const char *function, int type, PyObject *argument);
 
 #endif

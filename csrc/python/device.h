@@ -4,7 +4,7 @@
 
 #include "module.h"
 
-/* A device as a user names it.  index is -1 if the user gives no index. */
+/* A device as the user named it.  index is -1 if the user gave no index. */
 struct device_name {
     int type;
     int index;
@@ -12,7 +12,7 @@ struct device_name {
 
 PyObject *device_new(int type, int index);
 
-/* The name of a device type, or "unknown". */
+/* Returns the name of a device type; "unknown" if no backend has that type. */
 const char *device_type_name(int type);
 
 /* Returns the device that a function's argument `device` names; NULL with an
@@ -22,9 +22,9 @@ const char *device_type_name(int type);
 struct ps_device *
 device_argument(const char *function, int type, PyObject *argument);
 
-/* As device_argument, for a parameter of any name, and without using the
- * device.  Sets the type, and the index: -1 if the argument means the current
- * device.  On failure, returns -1 with an exception. */
+/* As device_argument, but for a parameter of any name, and without using a
+ * device.  Sets name->type and name->index, which is -1 if the argument means
+ * the current device.  On failure, returns -1 with an exception. */
 int device_name_argument(const char *function, const char *parameter, int type,
                          PyObject *argument, struct device_name *name);
 
@@ -37,13 +37,14 @@ struct ps_device *device_at(const char *function, struct device_name name);
 int index_argument(const char *function, const char *name, PyObject *argument,
                    int *index);
 
-/* Parse the arguments (type, device=None).  If the format has a third item,
- * the third argument is the function's name for error messages; otherwise the
- * format has the name.  Returns the device; NULL with an exception. */
+/* Parse the arguments (type, device=None) of a function, with a format of
+ * PyArg_ParseTuple.  The function's name for error messages is the third
+ * argument if the format has a third item, else it is the name in the format.
+ * Returns the device; NULL with an exception. */
 struct ps_device *parse_device(PyObject *args, const char *format);
 
-/* Make the device current.  Returns the index of the previous one, or -1 with
- * an exception. */
+/* Make the device current.  Returns the index of the device that was current
+ * before; -1 with an exception. */
 int device_switch(struct ps_device *device);
 
 #endif

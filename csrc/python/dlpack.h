@@ -1,6 +1,6 @@
-/* DLPack: its ABI (version 1.3), and the conversions between tensors and
+/* DLPack: its ABI (version 1.3), and the conversions between its tensors and
  * Buffers.  The ABI defines the tensor, two structs that carry a tensor in a
- * capsule, and a table of functions that work without capsules. */
+ * capsule, and the exchange table, whose functions work without capsules. */
 #ifndef PYSTREAMS_PYTHON_DLPACK_H
 #define PYSTREAMS_PYTHON_DLPACK_H
 
@@ -64,17 +64,17 @@ struct dlpack_versioned {
 struct dlpack_exchange {
     uint32_t major;
     uint32_t minor;
-    /* The table of an older version, or NULL.  If the major version is
-     * unknown, only the fields up to this one may be read. */
+    /* The table of an older version, or NULL.  If the reader does not know the
+     * major version, it may read only the fields up to this one. */
     const struct dlpack_exchange *older;
-    /* Called without the GIL, too.  So it reports an error by set_error, not
+    /* May be called without the GIL.  So it reports an error by set_error, not
      * by an exception. */
     int (*allocate)(struct dlpack_tensor *prototype,
                     struct dlpack_versioned **tensor, void *context,
                     void (*set_error)(void *context, const char *kind,
                                       const char *message));
     int (*managed_from_object)(void *object, struct dlpack_versioned **tensor);
-    /* Make an object of the tensor.  The object takes over the tensor. */
+    /* Make an object for the tensor.  The object takes over the tensor. */
     int (*managed_to_object)(struct dlpack_versioned *tensor, void **object);
     /* Get a tensor that is valid as long as the caller keeps the object.  May
      * be NULL. */
@@ -93,19 +93,22 @@ struct dlpack_exchange {
  * exception. */
 int has_attribute(PyObject *object, PyObject *name);
 
-/* Make a span of the tensor of a producer or a capsule.  Returns 1; 0 if the
- * object is neither; -1 with an exception.  host_device: as in claim_hold;
- * NULL stands for the memory's own device. */
+/* Make a span of a tensor.  The object is a producer, which has __dlpack__, or
+ * a capsule.  Returns 1 on success; 0 if the object is neither; -1 with an
+ * exception.  host_device: as in claim_hold; if it is NULL, the device that
+ * the tensor names is used. */
 int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
 
-/* Get the address range of a tensor, gaps included, through its type's
- * exchange table.  Neither waits nor takes a reference.  Returns 1; 0 if there
- * is no such table; -1 with an exception. */
+/* Get the address range of a tensor, including gaps between its items, through
+ * the exchange table of its type.  Neither waits for work nor takes a
+ * reference.  Returns 1 on success; 0 if the type has no exchange table; -1
+ * with an exception. */
 int dlpack_extent(PyObject *object, const char **begin, Py_ssize_t *nbytes);
 
-/* Convert a DLPack device to a device; NULL for host memory.  `function` is
- * for error messages.  On failure, returns -1 with an exception. */
+/* Get the device for a DLPack device type and id; *device becomes NULL for
+ * host memory.  `function` is for error messages.  On failure, returns -1 with
+ * an exception. */
 int dlpack_place(const char *function, long type, long id,
                  struct ps_device **device);
 
@@ -113,9 +116,9 @@ int dlpack_place(const char *function, long type, long id,
  * with ValueError. */
 int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
 
-/* Make a span of a tensor, and take over the tensor.  Host memory gets its own
- * device.  On failure, returns -1 with an exception, and then the tensor still
- * belongs to the caller. */
+/* Make a span of a tensor, and take over the tensor.  If it is host memory,
+ * host_device becomes its device.  On failure, returns -1 with an exception;
+ * then the tensor still belongs to the caller. */
 int dlpack_versioned_hold(struct dlpack_versioned *tensor,
                           struct ps_device *host_device, struct span *span);
 
@@ -123,23 +126,22 @@ int dlpack_versioned_hold(struct dlpack_versioned *tensor,
  * which are bytes.  On failure, returns -1 with BufferError. */
 int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
 
-/* Wait for the work that is known to use the span's host memory.  Called
- * before another library accesses the memory.  On failure, returns -1 with an
- * exception. */
+/* Wait for the work that is known to use the span's host memory.  Call this
+ * before another library gets access to the memory.  On failure, returns -1
+ * with an exception. */
 int dlpack_settle_host(struct span *span);
 
 /* Store that another library may queue work on the stream that uses the span.
  * On failure, returns -1 with an exception. */
 int dlpack_use(struct span *span, struct ps_stream *stream);
 
-/* Make a tensor of the span.  Takes over the span, also on failure.  `form`
- * has the tensor's device, items and shape.  On failure, returns NULL with an
- * exception. */
+/* Returns a new tensor for the span, with the device, item type and shape of
+ * `form`; NULL with an exception.  Takes over the span, also on failure. */
 struct dlpack_versioned *
 dlpack_export(struct span *span, const struct dlpack_tensor *form);
 
-/* Add the exchange table to the type Buffer as an attribute.  On failure,
- * returns -1 with an exception. */
+/* Add this library's exchange table to the type Buffer, as an attribute.  On
+ * failure, returns -1 with an exception. */
 int dlpack_add_exchange(PyTypeObject *type);
 
 PyObject *Buffer_dlpack(PyObject *self, PyObject *const *args,

@@ -1,4 +1,4 @@
-/* Queueing work on streams, whose queues may be full. */
+/* How to queue work on a stream whose queue may be full. */
 #ifndef PYSTREAMS_PYTHON_ENQUEUE_H
 #define PYSTREAMS_PYTHON_ENQUEUE_H
 
@@ -7,12 +7,12 @@
 
 #include "module.h"
 
-/* Stream.wait_stream, for streams to which the caller holds references.  On
- * failure, returns -1 with an exception. */
+/* Does what Stream.wait_stream does, for streams to which the caller holds
+ * references.  On failure, returns -1 with an exception. */
 int stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
-/* As stream_wait_stream, for a wait that the program did not ask for;
- * observers must know the difference. */
+/* As stream_wait_stream, for a wait that the program did not ask for.
+ * Observers count such waits as the library's own. */
 int stream_imply_wait(struct ps_stream *stream, struct ps_stream *other);
 
 /* Wait until a full queue has room, or a signal handler raises.  Releases the
@@ -20,8 +20,9 @@ int stream_imply_wait(struct ps_stream *stream, struct ps_stream *other);
  * raise. */
 ps_status wait_for_room(struct ps_stream *stream);
 
-/* status = call.  `call` is a core function that queues work on the stream.
- * If the queue is full, waits for room and repeats the call. */
+/* Assign the result of `call` to `status`.  `call` is a call of a core
+ * function that queues work on the stream.  If the queue is full, waits for
+ * room and makes the call again. */
 #define ENQUEUE(status, stream, call)                             \
     do {                                                          \
         CALL_BACKEND((stream)->device->runtime, status = (call)); \
@@ -33,14 +34,15 @@ ps_status wait_for_room(struct ps_stream *stream);
         WITHOUT_GIL(status = (call));             \
     } while (has_room_again(stream, &status))
 
-/* Note that a stream was made to wait for the stream with the identity
- * `source`, or that this failed with the status.  If the wait makes a capture
- * fail later, the error message tells of it. */
+/* Store that `stream` was made to wait for the stream of `device` with the
+ * identity `source`, or that this failed with `status`.  If the wait makes a
+ * capture fail later, the error message mentions it. */
 __attribute__((cold)) void
 note_captured_wait(struct ps_stream *stream, struct ps_device *device,
                    ps_handle source, ps_status status);
 
-/* As note_captured_wait.  Costs one load while no capture is in progress. */
+/* As note_captured_wait, but costs only one load while no capture is in
+ * progress. */
 static inline void
 note_wait(struct ps_stream *stream, struct ps_device *device, ps_handle source,
           ps_status status)

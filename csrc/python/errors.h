@@ -9,7 +9,7 @@
 /* The advice that ends an error's text if there is no GPU. */
 #define EMULATE_CUDA "; set PYSTREAMS_EMULATE_CUDA=1 to emulate one"
 
-/* One more status: a Python exception is already set. */
+/* A status in addition to those of core: a Python exception is already set. */
 enum { PS_RAISED = -1 };
 
 /* A runtime's device type in upper case, as in torch's messages: "CUDA". */
@@ -18,13 +18,13 @@ struct shouted_name {
 };
 struct shouted_name shout(struct ps_runtime *runtime);
 
-/* Raise the exception for the status of an operation; none for PS_SUCCESS.
- * Always returns NULL. */
+/* Raise the exception for the status of an operation, unless the status is
+ * PS_SUCCESS or PS_RAISED.  Always returns NULL. */
 PyObject *raise_status(struct ps_runtime *runtime, const char *operation,
                        ps_status status);
 
-/* Returns the text for an operation on a stream in messages.  It includes the
- * stream's name if the stream has one. */
+/* Returns the text that names an operation in messages: `operation`, with the
+ * stream's name if the stream has one.  named: the memory for the text. */
 struct named_operation {
     char chars[320];
 };
@@ -32,13 +32,14 @@ const char *
 operation_on_stream(struct ps_stream *stream, const char *operation,
                     struct named_operation *named);
 
-/* As raise_status, for an operation on a stream, which the message names. */
+/* As raise_status, for an operation on a stream.  The message includes the
+ * stream's name. */
 PyObject *raise_on_stream(struct ps_stream *stream, const char *operation,
                           ps_status status);
 
 /* Returns True for PS_SUCCESS, False for PS_ERROR_NOT_READY, else NULL with an
- * exception.  Before it returns False, other threads may take the GIL, because
- * a caller that polls may be waiting for what these threads do. */
+ * exception.  Before it returns False, it lets other threads take the GIL: a
+ * caller that polls in a loop may be waiting for what these threads do. */
 PyObject *bool_or_raise(struct ps_runtime *runtime, const char *operation,
                         ps_status status);
 
@@ -68,8 +69,8 @@ zero_or_raise(struct ps_runtime *runtime, const char *operation,
     return -1;
 }
 
-/* Returns None, or NULL if `result` is negative: then a function has raised an
- * exception. */
+/* Returns None; NULL if `result` is negative, which means that a function has
+ * raised an exception. */
 static inline PyObject *
 none_unless_raised(int result)
 {
@@ -84,23 +85,24 @@ PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
  * returns -1. */
 int refuse(PyObject *type, const char *format, ...);
 
-/* Call if two objects belong to different runtimes.  If these have the same
- * device type, they are two emulations: raises RuntimeError and returns -1.
- * Otherwise returns 0. */
+/* Call this if two objects belong to different runtimes.  If these runtimes
+ * have the same device type, one of them is an emulation: raises RuntimeError
+ * and returns -1.  Otherwise returns 0. */
 int check_emulations(const char *operation, const char *object,
                      struct ps_runtime *runtime, const char *other,
                      struct ps_runtime *its_runtime);
 
-/* Raise RuntimeError for a runtime without devices.  The status is the
- * reason. */
+/* Raise RuntimeError for a runtime that has no devices.  The status is the
+ * reason that ps_runtime_devices gave. */
 void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 
-/* Raise NotImplementedError for a member that the backend lacks. */
+/* Raise NotImplementedError, because the backend lacks a member that the
+ * feature needs.  Always returns NULL. */
 PyObject *raise_absent(struct ps_runtime *runtime, const char *feature);
 
-/* Report a clean-up that failed.  `operation` names it, as in "dropping an
- * event"; device may be NULL.  Keeps the pending exception.  If the device has
- * faulted and an exception has reported this, there is no second report. */
+/* Report a clean-up that failed.  `operation` is what failed, as in "dropping
+ * an event"; device may be NULL.  Keeps the pending exception.  Reports
+ * nothing if the device has faulted and an exception has already said so. */
 __attribute__((cold)) void
 report_failed_cleanup(struct ps_runtime *runtime, struct ps_device *device,
                       const char *operation, ps_status status);
@@ -118,8 +120,8 @@ report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
  * operation in which it was raised. */
 void report_ignored(const char *doing);
 
-/* The pending exception, if any.  It is saved while other code runs, which
- * must not see it. */
+/* The pending exception, if any, which exception_save takes away so that other
+ * code can run without it, and which exception_restore sets again. */
 struct saved_exception {
     PyObject *type;
     PyObject *value;
@@ -140,17 +142,19 @@ exception_restore(struct saved_exception saved)
     PyErr_Restore(saved.type, saved.value, saved.traceback);
 }
 
-/* Append the text, a str, to the message of the pending exception.  Does
- * nothing if there is no text or no exception.  Takes over the reference. */
+/* Append the text, a str or NULL, to the message of the pending exception.
+ * Does nothing if the text is NULL or no exception is pending.  Takes over the
+ * reference to the text. */
 void exception_add(PyObject *text);
 
-/* Append the result of a function of pystreams.cuda._captures to the pending
- * exception's message.  If memory runs out, appends nothing.  The format is
- * that of import_call. */
+/* Append the text that a function of pystreams.cuda._captures returns to the
+ * message of the pending exception.  If memory runs out, appends nothing.
+ * `format` and the arguments are as in import_call. */
 void explain_capture(const char *function, const char *format, ...);
 
-/* Clear the exception, if any, that code raised while it noted or explained a
- * capture.  Reports an Exception other than MemoryError. */
+/* Clear the exception, if any, that was raised while a capture was being noted
+ * or explained.  If it is an Exception other than MemoryError, report it
+ * first. */
 void report_unless_no_memory(void);
 
 #endif

@@ -14,12 +14,13 @@ typedef struct {
     PyObject *weakrefs;
 } EventObject;
 
-/* Returns a new event of this type for the runtime.  It was never recorded. */
+/* Returns a new Event of this type for the runtime, which was never recorded;
+ * NULL with an exception. */
 PyObject *
 event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags);
 
-/* Event.record and Event.wait, for a stream to which the caller holds a
- * reference.  On failure, return -1 with an exception. */
+/* Do what Event.record and Event.wait do, for a stream to which the caller
+ * holds a reference.  On failure, return -1 with an exception. */
 int event_record_on(struct ps_event *event, struct ps_stream *stream);
 int event_wait_on(struct ps_event *event, struct ps_stream *stream);
 

@@ -24,8 +24,9 @@ void blocked_begin(struct blocked *blocked, const char *operation,
                    const struct work *work, PyObject *object);
 void blocked_end(struct blocked *blocked);
 
-/* Returns a new str that ends a timeout's message: what the work waits for.
- * NULL with an exception that is not an Exception. */
+/* Returns a new str that says what the work, or the object, waits for.  It is
+ * appended to the message of a TimeoutError.  NULL with an exception that is
+ * not an Exception, such as KeyboardInterrupt. */
 PyObject *explanation_of(const struct work *work, PyObject *object);
 
 #endif

@@ -6,11 +6,11 @@
 
 #include "module.h"
 
-/* Returns a new reference to a stream for the handle.  It keeps its owner
- * alive; owner may be NULL.  The stream's device is the one that the backend
- * knows for the handle, else `device`.  With `strict`, raises ValueError if
- * the backend knows another device.  On failure, returns NULL with an
- * exception, which names the function. */
+/* Returns a new reference to a stream for the handle, or NULL with an
+ * exception that names the function.  The stream keeps `owner` alive, which
+ * may be NULL.  Its device is the one that the backend finds for the handle,
+ * or `device` if the backend cannot tell.  If `strict` is true, raises
+ * ValueError if the backend finds another device than `device`. */
 struct ps_stream *
 stream_from_handle(const char *function, struct ps_device *device, bool strict,
                    ps_handle handle, PyObject *owner);

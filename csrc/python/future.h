@@ -8,29 +8,30 @@
 
 PyObject *future_new(void);
 
-/* Mark the callable as running.  Returns false if its Future was cancelled:
- * then the callable must not be called. */
+/* Mark the Future as running.  Returns false if it was cancelled; then its
+ * callable must not be called. */
 bool future_start(PyObject *future);
 
-/* Set the race detector's moment at which the callable runs in its stream, or
- * NULL.  The Future takes over the reference. */
+/* future_set_moment stores the moment, for the race detector, at which the
+ * callable runs in its stream; or NULL.  The Future takes over the
+ * reference. */
 void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
-/* The number by which the timeline names the callable as the source of a wait;
- * 0 if there is none. */
+/* The value of ps_slice.source for waits for this callable in the timeline; 0
+ * if there is none. */
 void future_set_source(PyObject *future, uint64_t source);
 uint64_t future_source(PyObject *future);
 
-/* future_set_place stores which call of the program queues the callable.
- * future_place returns that place, as place_of. */
+/* future_set_place stores the place in the program that is submitting the
+ * callable.  future_place returns that place, as place_of does. */
 void future_set_place(PyObject *future);
 PyObject *future_place(PyObject *future);
 
-/* future_settle gives a running Future its result or, if the callable failed,
- * its exception.  lost: if no code retrieves the exception from the Future, it
- * is logged.  future_finish, called later, wakes the waiters and calls the
- * callbacks. */
+/* future_settle stores the outcome in a running Future: the result or, if
+ * `failed` is true, the exception.  lost: whether the exception is logged if
+ * no code ever retrieves it.  Call future_finish later: it wakes the waiters
+ * and calls the callbacks. */
 void
 future_settle(PyObject *future, PyObject *outcome, bool failed, bool lost);
 void future_finish(PyObject *future);
@@ -38,17 +39,19 @@ void future_finish(PyObject *future);
 /* Cancel a Future, unless its callable has started. */
 void future_cancel(PyObject *future);
 
-/* Tell threads that spin for a result: the thread that settled a Future is
- * about to release the GIL, or to run its next callable. */
+/* Let threads that spin while they wait for a Future check it again.  Called
+ * when the thread that settled a Future is about to release the GIL, or to run
+ * its next callable. */
 void future_mark_settled(void);
 
-/* futures_are_awaited: whether, while a schedule is explored, threads wait for
- * Futures in code that cannot run the schedule's work.  future_advance_awaited
- * runs that work for them. */
+/* While a schedule is explored, a thread may wait for a Future in code that
+ * cannot run the schedule's work.  futures_are_awaited returns whether there
+ * are such threads, and future_advance_awaited runs the work for them. */
 bool futures_are_awaited(void);
 void future_advance_awaited(void);
 
-/* Take the pending exception, with its traceback.  There must be one. */
+/* Returns the pending exception, with its traceback, and clears it.  An
+ * exception must be pending. */
 PyObject *take_exception(void);
 
 #endif

@@ -8,7 +8,8 @@
 
 struct ps_device;
 
-/* The texts about one kind of shared object. */
+/* The texts and the handle size for one kind of object that processes
+ * share. */
 struct shared_kind {
     const char *type;    /* "Event" */
     const char *noun;    /* "event" */
@@ -24,7 +25,8 @@ int ipc_arguments(const struct shared_kind *kind, int only,
                   PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                   struct ps_device **device, bool *indexed, Py_buffer *handle);
 
-/* Raise the exception for a handle that could not be opened.  Returns NULL. */
+/* Raise the exception for a handle that could not be opened.  Always returns
+ * NULL. */
 PyObject *raise_not_opened(const struct shared_kind *kind,
                            struct ps_device *device, ps_status status);
 

@@ -15,8 +15,8 @@
 #include "../core/device.h"
 #include "../core/runtime.h"
 
-/* The module's objects.  They belong to the process and are never dropped,
- * like backends.  So a second import of the module finds the same types. */
+/* The module's objects.  They belong to the process and are never freed, as
+ * backends are not.  So a second import of the module finds the same types. */
 extern struct module_state {
     PyTypeObject *device_type;
     PyTypeObject *stream_type;
@@ -55,16 +55,16 @@ extern struct module_state {
     PyObject *str_dlpack_exchange;
     PyObject *str_array_interface;
     PyObject *str_host_array_interface;
-    /* The device type that is used if a program gives none.  -1 until it is
-     * first needed. */
+    /* The device type to use if the program gives none; -1 until it is first
+     * needed. */
     atomic_int default_type;
 } module_state;
 
-/* Between these two macros, one thread at a time accesses the object's fields.
- * A free-threaded interpreter uses a critical section; otherwise the GIL
- * suffices.  A critical section is suspended while the thread waits.  So only
- * read and change fields in between: run no Python code, and do not release
- * the GIL. */
+/* Between these two macros, only one thread at a time accesses the object's
+ * fields.  On a free-threaded interpreter this is a critical section, which is
+ * suspended while the thread waits; on others the GIL is enough.  So only read
+ * and change fields in between: run no Python code, and do not release the
+ * GIL. */
 #if PY_VERSION_HEX < 0x030D0000
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION()         }
@@ -78,9 +78,8 @@ variables_owner(void)
     return (PyObject *)module_state.device_type;
 }
 
-/* Returns a new reference to the object in a field of the owner.  Another
- * thread may replace the object at the same time.  NULL if the field is
- * NULL. */
+/* Returns a new reference to the object in a field of `owner`; NULL if the
+ * field is NULL.  Another thread may replace the object at the same time. */
 static inline PyObject *
 reference_get(PyObject *owner, PyObject *const *field)
 {
@@ -92,8 +91,8 @@ reference_get(PyObject *owner, PyObject *const *field)
     return object;
 }
 
-/* Replace the object in a field of the owner.  Takes over the caller's
- * reference. */
+/* Replace the object in a field of `owner`.  Takes over the caller's reference
+ * to `object`. */
 static inline void
 reference_set(PyObject *owner, PyObject **field, PyObject *object)
 {
@@ -147,13 +146,13 @@ is_instance(PyObject *object, PyTypeObject *type)
  * tuple.  Both return new references; NULL with an exception. */
 PyObject *import_attribute(const char *module, const char *name);
 
-/* Set a field that is set only once, unless another thread has set it already.
- * Takes over `made`.  Returns the field's value, borrowed; NULL if `made` is
- * NULL. */
+/* Set the field to `made`, unless another thread has set the field already.
+ * Takes over the reference to `made`.  Returns the field's value, borrowed;
+ * NULL if `made` is NULL. */
 PyObject *set_once(PyObject *_Atomic *field, PyObject *made);
 
-/* As set_once, with an attribute of a Python module.  NULL with an
- * exception. */
+/* If the field is NULL, set it to an attribute of a Python module, as set_once
+ * does.  Returns the field's value, borrowed; NULL with an exception. */
 PyObject *
 import_once(PyObject *_Atomic *field, const char *module, const char *name);
 
@@ -171,9 +170,10 @@ drop_result(PyObject *result)
     return result != NULL ? 0 : -1;
 }
 
-/* Returns the object's index in a list without duplicates.  If it is not in
- * the list, appends it.  `numbers` is a dict from objects to indices.  On
- * failure, returns -1 with an exception.  Runs no Python code. */
+/* Returns the object's index in the list, and appends the object first if the
+ * list does not have it.  `numbers` is a dict that maps the list's objects to
+ * their indices.  On failure, returns -1 with an exception.  Runs no Python
+ * code. */
 Py_ssize_t number_in(PyObject *list, PyObject *numbers, PyObject *object);
 
 /* Append the item to the list, and return the list.  Takes over the references
@@ -181,8 +181,9 @@ Py_ssize_t number_in(PyObject *list, PyObject *numbers, PyObject *object);
  * with an exception.  Runs no Python code, except when it drops references. */
 PyObject *list_with(PyObject *list, PyObject *item);
 
-/* On a free-threaded interpreter, a list that reads as NULL may be changing
- * right now, so always call the interpreter's function. */
+/* Clear an object's weak references, in tp_dealloc.  If the list is NULL there
+ * are none; but on a free-threaded interpreter another thread may be changing
+ * the list, so the interpreter's function is always called. */
 static inline void
 clear_weakrefs(PyObject *self, PyObject *list)
 {
@@ -205,8 +206,8 @@ object_free(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Whether the interpreter is finalizing.  Then clean-up code must call no
- * device, and leaks instead. */
+/* Returns whether the interpreter is finalizing.  Then clean-up code must call
+ * no device, and so leaks native objects. */
 static inline bool
 is_finalizing(void)
 {

@@ -13,8 +13,8 @@
 
 struct ps_actor_name actor_name(const struct ps_stream *stream);
 
-/* Returns the moment after all of the work so far; NULL if the race detector
- * is off. */
+/* Returns the moment at which all of the work so far is done; NULL if the race
+ * detector is off. */
 struct ps_moment *moment_of_work(const struct work *work);
 
 /* Returns the name of a live stream, or None; NULL with an exception. */
@@ -24,9 +24,9 @@ PyObject *name_of_actor(const struct ps_actor_name *actor);
 void races_trace(enum ps_trace_kind kind, struct ps_device *device,
                  ps_handle handle);
 
-/* Between these calls, the calling thread's waits are the library's own:
- * races.redundant() does not list them.  The thread waits for the work that it
- * queues in between. */
+/* Between these two calls, the calling thread queues work and waits for it on
+ * its own account: races.redundant() does not list its waits as the
+ * program's. */
 static inline void
 imply_begin(void)
 {
@@ -49,17 +49,19 @@ imply_end(void)
 int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
                 bool writes);
 
-/* Call before a reference to the block is dropped that may be the last one. */
+/* Call this before a reference to the block is dropped, if it may be the last
+ * one. */
 void block_ends(struct ps_block *block);
 
-/* Note which bytes the arguments view, for the schedule that is explored.  On
- * failure, returns -1 with MemoryError. */
+/* For the schedule that is explored, note the memory that the arguments refer
+ * to.  On failure, returns -1 with MemoryError. */
 int note_arguments(PyObject *const *args, Py_ssize_t count);
 
-/* Call before a callable with these arguments is queued on the stream.  The
- * callable counts as reading the Buffers among its arguments, views of
- * Buffers, and those in containers.  The moment of its run is stored in the
- * Future.  On failure, returns -1 with an exception. */
+/* Call this before a callable with these arguments is queued on the stream.
+ * For the race detector, the callable reads every Buffer and every view of a
+ * Buffer among its arguments, also those in containers.  The moment at which
+ * it runs is stored in the Future.  On failure, returns -1 with an
+ * exception. */
 int expect_callable(struct ps_stream *stream, PyObject *const *args,
                     Py_ssize_t count, PyObject *future);
 

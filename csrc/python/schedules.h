@@ -8,8 +8,8 @@
 
 #include "module.h"
 
-/* Call after a query has found that work is pending: the schedule may run some
- * work, since the program may poll.  Releases the GIL. */
+/* Call this after a query has found that work is pending.  The program may be
+ * polling in a loop, so the schedule may run some work.  Releases the GIL. */
 static inline void
 poll_schedule(void)
 {
@@ -18,7 +18,8 @@ poll_schedule(void)
     }
 }
 
-/* If the schedule keeps notes, note that the program uses this memory. */
+/* Add a note about memory that the program uses, if the schedule keeps
+ * notes. */
 static inline void
 note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
 {
@@ -27,8 +28,8 @@ note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
     }
 }
 
-/* Call after a wait by advance_schedule is over: the calling thread continues
- * when the schedule gives it a turn.  Releases the GIL. */
+/* Call this when a wait that used advance_schedule is over.  Returns when the
+ * schedule lets the calling thread continue.  Releases the GIL. */
 static inline void
 arrive_in_schedule(void)
 {
@@ -37,15 +38,16 @@ arrive_in_schedule(void)
     }
 }
 
-/* While a schedule is explored, run its work until is_done(object) is true, or
- * no virtual time is left, or nothing can run.  *left_ns is the virtual time
- * that the wait has left.  Returns PS_SUCCESS (if the object is not done, wait
- * on), PS_ERROR_TIMED_OUT or PS_ERROR_DEADLOCK.  Releases the GIL. */
+/* While a schedule is explored, run its work until is_done(object) is true,
+ * the wait's virtual time is over, or nothing can run.  *left_ns is the
+ * virtual time that the wait has left.  Returns PS_SUCCESS, PS_ERROR_TIMED_OUT
+ * or PS_ERROR_DEADLOCK.  After PS_SUCCESS, the object may not be done yet;
+ * then the caller must wait longer.  Releases the GIL. */
 ps_status advance_schedule(bool (*is_done)(void *object), void *object,
                            int64_t *left_ns);
 
-/* Raise RuntimeError that lists the waits of a deadlock.  Always returns
- * NULL. */
+/* Raise a RuntimeError whose message lists the waits of the deadlock.  Always
+ * returns NULL. */
 PyObject *raise_deadlock(const char *operation);
 
 #endif

@@ -10,8 +10,8 @@
 
 #define is_stream(object) is_instance((object), module_state.stream_type)
 
-/* The number of uses of a Stream.  The GIL guards it; on a free-threaded
- * interpreter it is atomic. */
+/* The type of a count of uses.  The GIL guards such a count; on a
+ * free-threaded interpreter it is atomic. */
 #ifdef Py_GIL_DISABLED
 typedef atomic_uint use_count;
 #else
@@ -20,10 +20,11 @@ typedef unsigned use_count;
 
 typedef struct {
     PyObject ob_base;
-    /* Valid during a use; see struct stream_use. */
+    /* The stream of core.  Accessed only during a use; see struct
+     * stream_use. */
     struct ps_stream *stream;
-    /* Copies of the stream's device and handle.  The object may outlive the
-     * stream. */
+    /* Copies of the stream's device and handle, since the object may outlive
+     * the stream. */
     struct ps_device *device;
     ps_handle handle;
     /* The number of calls that are using the stream, plus STREAM_CLOSED or
@@ -33,18 +34,20 @@ typedef struct {
     PyObject *name; /* a str, or NULL */
 } StreamObject;
 
-/* Returns a new object of this type (NULL: the type for the device) for a
- * stream.  For a thread's default stream, the object means the default stream
- * of whichever thread uses it.  Takes over the caller's reference, also on
+/* Returns a new Stream object for the stream.  type: the object's type, or
+ * NULL for the type that fits the stream's device.  If the stream is a
+ * thread's default stream, the object means the default stream of whichever
+ * thread uses the object.  Takes over the caller's reference, also on
  * failure. */
 PyObject *stream_wrap(PyTypeObject *type, struct ps_stream *stream);
 
-/* Set in `uses` when the object is closed.  Then no use begins, and the end of
- * the last use releases the stream. */
+/* A flag in `uses`: the object is closed.  Then no use can begin, and the end
+ * of the last use releases the stream. */
 #define STREAM_CLOSED (UINT_MAX / 2 + 1)
 
-/* Set in `uses` if the object means the default stream of whichever thread
- * uses it.  Uses of such an object are not counted; each holds a reference. */
+/* A flag in `uses`: the object means the default stream of whichever thread
+ * uses the object.  Uses of such an object are not counted; each holds a
+ * reference to the stream. */
 #define STREAM_CALLERS (STREAM_CLOSED / 2)
 
 static inline bool
@@ -54,16 +57,18 @@ stream_is_closed(PyObject *stream)
 }
 
 /* Close the object.  Returns the stream, which the caller must release.
- * Returns NULL if a use is in progress, whose end then releases the stream, or
- * if the object was already closed. */
+ * Returns NULL if the object was already closed, or if a use is in progress:
+ * then the end of the last use releases the stream. */
 struct ps_stream *stream_take(PyObject *stream);
 
-/* A use of a stream by a call.  It keeps the stream alive even if another
- * thread closes the object.  The object counts its uses: with the GIL, that
- * costs less than a reference, which takes two atomic operations. */
+/* A use of a Stream object by a call.  It keeps the stream alive even if
+ * another thread closes the object.  Uses are counted in the object instead of
+ * taking a reference to the stream, because with the GIL a count costs less
+ * than the two atomic operations of a reference. */
 struct stream_use {
     struct ps_stream *stream;
-    StreamObject *object; /* NULL: a reference is held */
+    /* NULL if the use holds a reference to the stream instead. */
+    StreamObject *object;
 };
 
 /* Begin to use an open Stream, which the caller keeps alive.  Returns -1 with
@@ -101,16 +106,17 @@ struct ps_stream *stream_named(const char *function, PyObject *argument);
  * exception. */
 PyObject *stream_name_at(struct ps_device *device, ps_handle handle);
 
-/* Drop a reference with the GIL held.  A failure is reported.  Accepts
- * NULL. */
+/* Drop a reference.  Called with the GIL held.  A failure is passed to
+ * sys.unraisablehook.  Accepts NULL. */
 void stream_release(struct ps_stream *stream);
 
-/* The status of Stream.query(). */
+/* Returns the status of Stream.query(). */
 ps_status stream_query(struct ps_stream *stream);
 
-/* These are set in the derived types, too.  Python's default tp_dealloc for a
- * subtype is slower.  From Python 3.11 on, the interpreter calls a method
- * faster if the object's own type has it. */
+/* The derived types of Stream set these two themselves instead of inheriting
+ * them: Python's default tp_dealloc for a subtype is slower, and from Python
+ * 3.11 on the interpreter calls a method faster if the object's own type has
+ * it. */
 void Stream_dealloc(PyObject *self);
 extern PyMethodDef stream_methods[];
 

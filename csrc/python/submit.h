@@ -1,4 +1,4 @@
-/* Python callables in stream order. */
+/* Stream.submit: Python callables that run in the order of a stream's work. */
 #ifndef PYSTREAMS_PYTHON_SUBMIT_H
 #define PYSTREAMS_PYTHON_SUBMIT_H
 
@@ -12,40 +12,42 @@
 /* A callable that was submitted, with everything that is needed to run it. */
 struct job {
     struct job *next;
-    /* Links in one of two lists: callables that have not started, or callables
-     * that run.  earlier is NULL if the job is in neither. */
+    /* Links in one of two lists: the jobs that have not started, or those that
+     * run.  earlier is NULL if the job is in neither list. */
     struct job *later, **earlier;
     /* The time when the callable was queued or began to run. */
     int64_t since_ns;
     atomic_bool reached;
-    /* Whether the stream reached it while a schedule was explored. */
+    /* Whether the stream reached the job while a schedule was explored. */
     bool scheduled;
-    /* The thread that runs it, and that thread's state; NULL if it does not
-     * run yet. */
+    /* The thread that runs the job, and that thread's state, which is NULL
+     * until the job runs. */
     unsigned long thread;
     PyThreadState *state;
-    /* The fork generation of the process that is to run it. */
+    /* The fork generation of the process that must run the job. */
     unsigned generation;
     struct ps_stream *_Atomic stream;
-    /* The counter of jobs that run one after another with this one: the jobs
-     * of one stream or, for a captured callable, of one stream of the
-     * capture. */
+    /* Jobs with the same `row` run one after another; *row is the number of
+     * these jobs.  They are the jobs of one stream or, for captured callables,
+     * of one stream of the capture. */
     unsigned *row;
-    /* For a job of a launch: the captured callable.  NULL for others. */
+    /* Only for a job of a graph launch: the captured callable.  NULL in
+     * others. */
     struct captured *captured;
     ps_handle gate;
-    /* The status of the work before it in the stream. */
+    /* The status of the work before the job in its stream. */
     ps_status status;
     PyObject *future;
     PyObject *context;
-    /* Its slice in the timeline, until it has ended; or NULL. */
+    /* The job's slice in the timeline, until the job has ended; or NULL. */
     struct ps_slice *slice;
-    /* args[0].  It is a field of its own because the call of a method puts
-     * `self` in the place of args[0]. */
+    /* A copy of args[0].  It is needed because a call of a method puts `self`
+     * in the place of args[0]. */
     PyObject *function;
     /* The function and its arguments, as Stream.submit got them. */
     PyObject *kwnames; /* may be NULL */
-    Py_ssize_t nargs;  /* positional ones, plus the function */
+    /* The number of positional arguments, plus 1 for the function. */
+    Py_ssize_t nargs;
     Py_ssize_t count;
     PyObject *args[];
 };
@@ -55,12 +57,12 @@ struct job {
 struct job *job_again(const struct job *job);
 /* Accepts NULL. */
 void job_destroy(struct job *job);
-/* Call before the job is queued.  Makes sure that a thread can run it.  On
- * failure, returns -1 with an exception. */
+/* Call this before the job is queued.  Makes sure that a thread can run the
+ * job.  On failure, returns -1 with an exception. */
 int job_expect(struct job *job);
 /* Undo job_expect, if queueing the job failed. */
 void job_give_up(struct job *job);
-/* Call when the stream has reached the job, on any thread. */
+/* Call this when the stream has reached the job, on any thread. */
 void job_reached(struct job *job, ps_status status);
 
 /* The mutex of the queue of callables.  Never held while waiting for the
@@ -83,30 +85,31 @@ bool callable_moment(struct ps_moment **moment);
  * place_of.  NULL with an exception. */
 PyObject *callable_place(void);
 
-/* A schedule gives its turn to a thread that runs a callable.  The turn lasts
- * through the callable's clean-up.  has_turn: whether the calling thread has
- * such a turn, for a stream of this backend.  callable_has_ended: whether it
- * is in the clean-up. */
+/* While a schedule is explored, a thread that runs a callable has the turn:
+ * others wait.  The turn lasts until the callable's clean-up is complete.
+ * has_turn returns whether the calling thread has such a turn, for a stream of
+ * this backend.  callable_has_ended returns whether the calling thread is in
+ * the clean-up after a callable. */
 bool has_turn(const struct ps_backend *registered);
 bool callable_has_ended(void);
 /* If the calling thread is in the clean-up of a callable, end its turn, so
  * that the schedule's other threads can continue. */
 void end_turn(void);
 
-/* Call both before a wait.  let_others_run is for a callback that waits after
- * its callable has ended: another thread then runs the callables that are
- * queued.  check_may_wait returns -1 with RuntimeError if the wait would be a
- * deadlock. */
+/* Call both before a wait.  let_others_run makes another thread run the queued
+ * callables, if the calling thread should run them but is about to wait in a
+ * callback.  check_may_wait returns -1 with RuntimeError if the wait would be
+ * a deadlock. */
 void let_others_run(void);
 int check_may_wait(const struct work *work);
 
-/* Returns a list of describe(job) for each callable of this process that has a
- * stream and has not ended, the latest first.  describe must run no Python
- * code.  NULL with an exception. */
+/* Returns a list with the result of describe(job) for each job of this process
+ * that has a stream and has not ended, the latest first.  describe must run no
+ * Python code.  NULL with an exception. */
 PyObject *list_callables(PyObject *(*describe)(const struct job *job));
 
-/* Let no more callables start, cancel those that have not started, and wait
- * for those that run.  Returns whether all have ended. */
+/* Let no more callables start, cancel those that have not started, and wait at
+ * most timeout_ns for those that run.  Returns whether all have ended. */
 bool stop_jobs(int64_t timeout_ns);
 
 #endif

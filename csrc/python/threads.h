@@ -4,15 +4,16 @@
 
 #include "module.h"
 
-/* Start a thread.  It calls `prepare`, unless that is NULL, then `serve` with
- * the GIL held, and at last `left`, when it has no thread state any more.
- * Returns -1 with an exception; it is MemoryError if `prepare` returns
- * false. */
+/* Start a thread.  The thread calls `prepare`, unless that is NULL; then
+ * `serve`, with the GIL held; and at last `left`, without a Python thread
+ * state.  On failure, returns -1 with an exception, which is MemoryError if
+ * `prepare` has returned false. */
 int
 start_thread(bool (*prepare)(void), void (*serve)(void), void (*left)(void));
 
-/* A callable has forked a child process: end the child after the callable.
- * `exception` is what the callable raised, or NULL. */
+/* Call this in a child process that a callable has forked, when the callable
+ * has ended: ends the child.  `exception` is what the callable raised, or
+ * NULL. */
 _Noreturn void end_child(PyObject *exception);
 
 #endif

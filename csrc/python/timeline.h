@@ -10,13 +10,15 @@
 #include "module.h"
 #include "wait.h"
 
-/* Record a traced call.  trace_timeline chooses the kinds that are traced. */
+/* Record a call that a trace point reports.  trace_timeline chooses the kinds
+ * that are reported. */
 void timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
                     ps_handle first, ps_handle second);
 
 /* Begin a slice for a wait of the calling thread.  The wait is for `work` or,
- * if that is NULL, for the callable with the number `source`.  Returns NULL if
- * no timeline records.  The caller ends the slice with ps_slice_end. */
+ * if that is NULL, for the callable whose future_source is `source`.  Returns
+ * NULL if no timeline records.  The caller ends the slice with
+ * ps_slice_end. */
 struct ps_slice *timeline_add_wait(const char *operation,
                                    const struct work *work, uint64_t source);
 
@@ -35,8 +37,8 @@ timeline_waited(struct ps_slice *slice)
     }
 }
 
-/* Returns the slice of a callable that will be queued on the stream; NULL if
- * no timeline records.  *source becomes the callable's number. */
+/* Returns a slice for a callable that will be queued on the stream; NULL if no
+ * timeline records.  *source becomes the value for future_set_source. */
 struct ps_slice *timeline_callable(struct ps_stream *stream,
                                    PyObject *function, uint64_t *source);
 

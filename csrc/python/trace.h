@@ -1,4 +1,4 @@
-/* Passes core's trace points on to the package. */
+/* Passes what core's trace points report on to Python code. */
 #ifndef PYSTREAMS_PYTHON_TRACE_H
 #define PYSTREAMS_PYTHON_TRACE_H
 
@@ -10,12 +10,12 @@
 void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
                 uintptr_t first, uintptr_t second);
 
-/* Set whether the race detector gets the creations of streams, and the
- * waits. */
+/* Set whether the trace points report creations of streams, and waits, to the
+ * race detector. */
 void trace_races(bool streams, bool waits);
 
-/* Set whether the timeline gets records, waits, creations of streams, and
- * memory. */
+/* Set whether the trace points report records, waits, creations of streams,
+ * allocations and frees to the timeline. */
 void trace_timeline(bool on);
 
 #endif

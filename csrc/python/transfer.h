@@ -1,4 +1,4 @@
-/* Copies and fills of spans, in stream order. */
+/* Copies and fills of spans, queued on streams. */
 #ifndef PYSTREAMS_PYTHON_TRANSFER_H
 #define PYSTREAMS_PYTHON_TRANSFER_H
 
@@ -12,22 +12,23 @@ struct pattern {
     Py_ssize_t size;
 };
 
-/* Check that the stream, unless it is NULL, belongs to the span's backend.  On
- * failure, returns -1 with ValueError, which names the method. */
+/* Check that the stream belongs to the same backend as the span, unless the
+ * stream is NULL.  If it does not, returns -1 with a ValueError that names the
+ * method. */
 int span_check_stream(const char *method, struct span *span,
                       struct ps_stream *stream);
 
-/* Buffer.copy_ and Buffer.fill_.  `method` is for error messages.  If the
- * stream is NULL, they use the current stream of the device memory's device.
- * On failure, return -1 with an exception. */
+/* Do what Buffer.copy_ and Buffer.fill_ do.  `method` is for error messages.
+ * If the stream is NULL, they use the current stream of the device that has
+ * the memory.  On failure, return -1 with an exception. */
 int span_copy(const char *method, struct span *to, struct span *from,
               struct ps_stream *stream, bool non_blocking);
 int span_fill(const char *method, struct span *span,
               const struct pattern *pattern, struct ps_stream *stream);
 
-/* Wait for all work that is known to use the memory.  The stream waits or, if
- * it is NULL, the caller, with the GIL released.  On failure, returns -1 with
- * an exception. */
+/* Make the stream wait for all work that is known to use the span's memory.
+ * If the stream is NULL, the calling thread waits instead, with the GIL
+ * released.  On failure, returns -1 with an exception. */
 int span_settle(struct span *span, struct ps_stream *stream);
 
 #endif

@@ -11,8 +11,8 @@
  * work of a device. */
 struct work {
     const char *operation;
-    /* The device of the stream or event.  An event has one once it was
-     * recorded. */
+    /* The device of the work.  For an event, that of its native event; NULL if
+     * it has none, which also means that it was never recorded. */
     struct ps_device *device;
     struct ps_stream *stream;
     struct ps_event *event;
@@ -20,9 +20,10 @@ struct work {
 
 #define NO_TIMEOUT INT64_MAX
 
-/* A wait inside core, on the thread that began it. */
+/* The state of a wait inside core; it belongs to the thread that waits. */
 struct core_wait {
-    /* Passed to core: through it, signal handlers can end the wait. */
+    /* The limit to pass to core.  Its is_over runs signal handlers, which can
+     * end the wait. */
     struct ps_limit limit;
     PyThreadState *thread;
     unsigned generation;
@@ -64,19 +65,19 @@ timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
                : parse_timeout(function, argument, timeout_ns);
 }
 
-/* Wait for the work, with the GIL released.  Signal handlers run during the
- * wait if the backend can end a wait or there is a timeout.  Returns
- * PS_ERROR_TIMED_OUT after timeout_ns. */
+/* Wait for the work, with the GIL released.  Returns PS_ERROR_TIMED_OUT after
+ * timeout_ns.  Signal handlers run during the wait if the backend can end a
+ * wait early, or if there is a timeout. */
 ps_status wait_for_work(const struct work *work, int64_t timeout_ns);
 
-/* As wait_for_work, for a method or function.  Returns None; NULL with an
- * exception, which is TimeoutError after timeout_ns.  `timeout` is the same
- * time as the caller gave it. */
+/* As wait_for_work, for a method or function of Python.  Returns None; NULL
+ * with an exception, which is TimeoutError after timeout_ns.  `timeout` is the
+ * argument from which timeout_ns was computed, for the message. */
 PyObject *
 waited(const struct work *work, PyObject *timeout, int64_t timeout_ns);
 
 struct ps_mailbox;
-/* ps_mailbox_wait, with the GIL released.  Signal handlers run during the
+/* As ps_mailbox_wait, with the GIL released.  Signal handlers run during the
  * wait. */
 ps_status wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns);
 

@@ -1,8 +1,9 @@
 /* The declarations of CUPTI that the CUDA backend needs, so that no build
  * requires CUPTI's headers.
  *
- * They are valid for every CUPTI since CUDA 12: later versions only append
- * fields to records, and CUPTI itself finds the next record. */
+ * They are valid for every version of CUPTI since CUDA 12.  Later versions
+ * only append fields to the record structs, and cuptiActivityGetNextRecord
+ * knows the size of each record. */
 #ifndef PYSTREAMS_CUDA_ACTIVITY_H
 #define PYSTREAMS_CUDA_ACTIVITY_H
 
@@ -63,7 +64,9 @@ struct cupti_kernel {
 /* CUpti_ActivityMemcpy5 and later, CUpti_ActivityMemset4 and later */
 struct cupti_transfer {
     uint32_t kind;
-    uint8_t direction, unused[3]; /* a copy's kind; a fill's value */
+    /* Direction: the CUpti_ActivityMemcpyKind of a copy, or the value of a
+     * fill. */
+    uint8_t direction, unused[3];
     uint64_t bytes, start, end;
     uint32_t device, context, stream, correlation, more[2];
     void *reserved;
@@ -103,7 +106,8 @@ struct cupti_call {
 struct cupti_subscription {
     size_t size;
     const char *name;
-    char *holder; /* the name of the present subscriber */
+    /* Receives the name of the tool that has subscribed already. */
+    char *holder;
     size_t holder_size;
 };
 
@@ -114,7 +118,8 @@ typedef void (*cupti_requested)(uint8_t **buffer, size_t *size, size_t *most);
 typedef void (*cupti_completed)(CUcontext context, uint32_t stream,
                                 uint8_t *buffer, size_t size, size_t valid);
 
-/* Each line: the member, the function's name and its parameters. */
+/* Each line has the member of the struct that holds the function's address,
+ * the function's name, and its parameters. */
 #define CUPTI_FUNCTIONS(X)                                                   \
     X(subscribe, "cuptiSubscribe_v2",                                        \
       (void **, cupti_callback, void *, struct cupti_subscription *))        \

@@ -1,6 +1,6 @@
-/* The functions of libcuda and NVML that the CUDA backend calls.  They are
- * looked up at run time, so that a built file can be imported on a machine
- * without a driver.
+/* The functions of libcuda and NVML that the CUDA backend calls.  Their
+ * addresses are looked up at run time, so that the extension module can be
+ * imported on a machine without a driver.
  *
  * The rule: nothing here initializes the driver before a device is used, so
  * that a process which has only counted devices can fork. */
@@ -11,12 +11,13 @@
 
 #include <pystreams/backend.h>
 
-/* The largest number of devices that are shown.  A mask of them fits in 64
+/* At most this many devices are used, so that a mask of devices fits in 64
  * bits. */
 #define CUDA_DEVICES 64
 
-/* Each line: the member, the function's name and its parameters.  CUresult has
- * the numbering of cudaError_t, and a CUdevice is its ordinal. */
+/* Each line has the member of cuda_driver, the function's name, and its
+ * parameters.  The functions return a CUresult, whose numbers are those of
+ * cudaError_t.  A CUdevice is the device's ordinal. */
 #define CUDA_DRIVER_FUNCTIONS(X)                                             \
     X(version, "cuDriverGetVersion", (int *))                                \
     X(init, "cuInit", (unsigned))                                            \
@@ -72,8 +73,7 @@
     X(memory_access, "cuMemSetAccess",                                       \
       (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
 
-/* Functions that an older driver may not have.  Their members are NULL
- * then. */
+/* Functions that an older driver may lack; then their members are NULL. */
 #define CUDA_DRIVER_EXTRAS(X)                                               \
     X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent))  \
     X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))             \
@@ -136,35 +136,38 @@ struct cuda_driver {
 /* Written by the first cuda_driver_load, and constant from then on. */
 extern struct cuda_driver cuda_driver;
 
-/* Look up the functions.  Call this before any of them is used; any thread may
- * call it.  Returns PS_ERROR_INSUFFICIENT_DRIVER if there is no driver, or if
- * it is older than this build. */
+/* Look up the functions, at the first call.  Call this before any member of
+ * cuda_driver is used.  Any thread may call it, any number of times.  Returns
+ * PS_ERROR_INSUFFICIENT_DRIVER if there is no driver, or if it is older than
+ * this build. */
 ps_status cuda_driver_load(void);
 
-/* Returns why cuda_driver_load failed, for the user.  Empty if it
- * succeeded. */
+/* Returns a text for the user that says why cuda_driver_load failed; an empty
+ * text if it succeeded. */
 const char *cuda_driver_failure(void);
 
-/* Returns how many devices the driver will show to this process, according to
- * NVML.  -1 if NVML is missing or fails. */
+/* Returns the number of devices that the driver will show to this process,
+ * computed with NVML, without initializing the driver.  Returns -1 if NVML is
+ * missing or fails. */
 int cuda_driver_count(void);
 
-/* Get a device's primary context, which stays retained until the process ends.
- * The first call for a device may create it. */
+/* Get a device's primary context.  The first call for a device retains the
+ * context, which may create it; it stays retained until the process ends. */
 ps_status cuda_context_retain(int device, CUcontext *context);
 
 /* A scope in which a device's context is current: from cuda_scope_enter to
  * cuda_scope_leave. */
 struct cuda_scope {
     CUcontext previous;
-    int switched;     /* leave must make `previous` current */
-    ps_status status; /* the status of the calls so far */
+    int switched; /* whether cuda_scope_leave must make `previous` current */
+    ps_status status; /* the status of the calls in the scope so far */
 };
 
 struct cuda_scope cuda_scope_enter(int device);
 
-/* End the scope, and return its status.  If `previous` cannot be made current
- * again, that is not returned, because the calls in the scope did not fail. */
+/* End the scope: make the previous context current again, and return
+ * scope.status.  A failure to make it current is not returned, because the
+ * calls in the scope did not fail. */
 static inline ps_status
 cuda_scope_leave(struct cuda_scope scope)
 {
@@ -174,7 +177,9 @@ cuda_scope_leave(struct cuda_scope scope)
     return scope.status;
 }
 
-/* Evaluate the expression, a status, while the device's context is current. */
+/* Evaluate the expression, which has a status as its value, while the device's
+ * context is current.  Returns that status, or the failure to make the context
+ * current. */
 #define IN_CONTEXT(device, expression)                       \
     ({                                                       \
         struct cuda_scope scope_ = cuda_scope_enter(device); \
@@ -183,9 +188,10 @@ cuda_scope_leave(struct cuda_scope scope)
         cuda_scope_leave(scope_);                            \
     })
 
-/* As IN_CONTEXT, also with the relaxed capture mode, in which the calls
- * invalidate no capture of another stream.  cudart's last error need not be
- * cleared: only this library uses this copy of cudart. */
+/* As IN_CONTEXT, and also set the relaxed capture mode, in which the calls
+ * invalidate no capture of another stream.  cudart's last error
+ * (cudaGetLastError) is not cleared: cudart is linked in statically, so no
+ * other library sees it. */
 #define ON_DEVICE(device, expression)                           \
     IN_CONTEXT(device, ({                                       \
                    CUstreamCaptureMode mode_ =                  \
@@ -196,17 +202,18 @@ cuda_scope_leave(struct cuda_scope scope)
                    status_;                                     \
                }))
 
-/* Evaluate a driver call that needs a context only because of a stream or an
- * event.  A handle identifies its context, except the handles of default
- * streams, 0 to 2.  For these, the device's context is made current. */
+/* Evaluate a driver call that takes a stream or an event and needs no other
+ * context.  A handle identifies its context, so no context has to be current,
+ * except for the handles 0 to 2 of default streams: for these, the device's
+ * context is made current. */
 #define ON_HANDLE(device, handle, expression)   \
     ((handle) > (ps_handle)CU_STREAM_PER_THREAD \
          ? (ps_status)(expression)              \
          : IN_CONTEXT(device, expression))
 
-/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  Call
- * this before a query of the stream that is not about its work, since that
- * would invalidate the capture.  Never blocks. */
+/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured,
+ * PS_SUCCESS if it is not.  Call this before a driver call that would
+ * invalidate a capture of the stream.  Never blocks. */
 static inline ps_status
 cuda_stream_check_uncaptured(ps_handle stream)
 {
@@ -219,9 +226,9 @@ cuda_stream_check_uncaptured(ps_handle stream)
                : status;
 }
 
-/* As the member stream_query, with the device's context current, and without
- * invalidating a capture: returns PS_ERROR_CAPTURE_UNSUPPORTED for a captured
- * stream. */
+/* As the member stream_query, but returns PS_ERROR_CAPTURE_UNSUPPORTED if the
+ * stream is being captured, and does not invalidate the capture.  The device's
+ * context must be current. */
 static inline ps_status
 cuda_stream_state(ps_handle stream)
 {

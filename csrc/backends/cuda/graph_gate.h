@@ -1,5 +1,6 @@
-/* Which captures, graphs and executables have gates.  A capture passes its
- * gates on to its graph, and the graph to its executables. */
+/* Keeps track of the gates in captures, graphs and executables.  The gates of
+ * a capture become those of its graph, and then those of the graph's
+ * executables. */
 #ifndef PYSTREAMS_CUDA_GRAPH_GATE_H
 #define PYSTREAMS_CUDA_GRAPH_GATE_H
 
@@ -10,23 +11,26 @@
 
 struct cuda_capture;
 
-/* Call before a capture begins on the stream.  Returns NULL if out of
- * memory. */
+/* Call this before a capture begins on the stream.  The result is for one of
+ * the two functions below.  Returns NULL if out of memory. */
 struct cuda_capture *cuda_gates_expect(ps_handle origin);
-/* Call after the capture has begun, or has failed to begin. */
+/* Call cuda_gates_begin after the capture has begun, or cuda_gates_cancel if
+ * it has failed to begin. */
 void cuda_gates_begin(struct cuda_capture *capture, int device);
 void cuda_gates_cancel(struct cuda_capture *capture);
 
-/* Call after a capture has ended.  `graph` is its result, 0 if there is none.
- * `number` identifies the capture; if it is 0, `origin` does.  Returns false
- * if out of memory. */
+/* Call this after a capture has ended.  `graph` is the resulting graph, 0 if
+ * there is none.  `number` is the capture's number; if it is 0, because the
+ * driver does not give numbers, the capture is identified by `origin`, the
+ * stream on which it began.  Returns false if out of memory. */
 bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
 
-/* Returns whether a capture that began here is in progress. */
+/* Returns whether a capture is in progress that began with
+ * cuda_gates_begin. */
 bool cuda_gates_capturing(void);
 
-/* Call after the executable was made from the graph.  Returns false if out of
- * memory. */
+/* Call this after the executable was made from the graph.  Returns false if
+ * out of memory. */
 bool cuda_gates_inherit(ps_handle graph, ps_handle executable);
 
 /* If the node belongs to a gate of the graph, returns the first of the gate's
@@ -35,7 +39,7 @@ bool cuda_gates_inherit(ps_handle graph, ps_handle executable);
 CUgraphNode
 cuda_gates_first_node(ps_handle graph, CUgraphNode node, void **argument);
 
-/* Call before the graph or the executable is destroyed. */
+/* Call this before a graph or an executable is destroyed. */
 void cuda_gates_forget(ps_handle graph);
 
 #endif

@@ -1,9 +1,9 @@
 /* Offers of file descriptors to other processes of the same user.  Each offer
- * has a socket.  A thread sends the descriptor to every process that connects
- * to it, until the offer is withdrawn.
+ * has a listening socket.  A thread sends the descriptor to every process that
+ * connects to the socket, until the offer is withdrawn.
  *
- * The rule: nothing is read from a process that takes a descriptor, so that it
- * can neither stall nor mislead the thread. */
+ * The rule: the thread reads nothing from the processes that connect, so that
+ * they can neither stall nor mislead it. */
 #ifndef PYSTREAMS_CUDA_OFFERS_H
 #define PYSTREAMS_CUDA_OFFERS_H
 
@@ -12,7 +12,8 @@
 #include <pystreams/backend.h>
 
 /* The size of a socket's name.  A name is valid in the network namespace of
- * its process.  Another socket may get the name when this one is closed. */
+ * its process.  When the socket is closed, another socket may get the same
+ * name. */
 enum { CUDA_SOCKET_NAME = 8 };
 
 /* The data that is sent with a descriptor. */
@@ -23,9 +24,10 @@ struct cuda_payload {
 
 struct cuda_offer;
 
-/* Offer a file.  The offer takes over the file, also on failure.  Statuses:
- * PS_ERROR_OUT_OF_MEMORY, also if the process has too many open files;
- * PS_ERROR_SHUTTING_DOWN. */
+/* Offer a file, and get the name under which other processes can take it.
+ * `file` is a descriptor; the offer owns it and closes it, also if this call
+ * fails.  Statuses: PS_ERROR_OUT_OF_MEMORY, also if the process has too many
+ * open files; PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cuda_offer_create(int file, const struct cuda_payload *payload,
                   char name[CUDA_SOCKET_NAME], struct cuda_offer **result);
@@ -33,9 +35,10 @@ cuda_offer_create(int file, const struct cuda_payload *payload,
 /* Withdraw the offer: closes the file and frees the offer.  Accepts NULL. */
 void cuda_offer_withdraw(struct cuda_offer *offer);
 
-/* Take the file that another process offers under this name, which may be any
- * bytes.  Returns PS_ERROR_INVALID_HANDLE if no process of this user offers
- * it, or does not reply within ten seconds; PS_ERROR_OUT_OF_MEMORY. */
+/* Take the file that another process offers under this name, as a new
+ * descriptor.  The name may be any bytes.  Returns PS_ERROR_INVALID_HANDLE if
+ * no process of this user offers a file under the name, or if the process does
+ * not reply within ten seconds; or PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_offer_take(const char name[CUDA_SOCKET_NAME],
                           struct cuda_payload *payload, int *file);
 

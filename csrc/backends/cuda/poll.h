@@ -1,17 +1,21 @@
-/* Completions of CUDA work, and the threads (pollers) that poll them and call
+/* Completions: a completion is a point in CUDA work whose end is to be
+ * reported.  Threads of this backend, the pollers, poll completions and call
  * their notifications.
  *
- * A host function would report a completion without polling.  But a host
- * function that is queued behind a wait for an event occupies one of the few
- * channels to the device.  Seven of them delay the work of other streams, and
- * after about fifty on one stream, queueing the next one blocks the thread.
- * Records of events have neither effect.  Some completions must be seen even
- * while another thread holds the driver's locks, during a copy that waits for
- * them.  For those, the device writes a word in memory.
+ * A host function (cudaLaunchHostFunc) would report a completion without
+ * polling.  But one that is queued behind a wait for an event occupies one of
+ * the few channels to the device.  Seven of them delay the work of other
+ * streams, and after about fifty on one stream, queueing the next one blocks
+ * the thread.  Records of events have neither effect, so events are polled.
+ * To query an event takes the driver's locks.  Some completions must be seen
+ * even while another thread holds these locks, in a copy that waits for the
+ * completion.  For those, the device writes a word in memory, and the word is
+ * polled.
  *
  * The completions of one stream occur in order.  So they form a queue, and
- * only the first one is polled.  A poller sleeps between its rounds: at first
- * for 20 us, and longer if nothing has occurred for a while.
+ * only the first one in a queue is polled.  A poller sleeps between two
+ * rounds: at first for 20 us, and longer if no completion has occurred for a
+ * while.
  *
  * The rule: a notification calls no CUDA function. */
 #ifndef PYSTREAMS_CUDA_POLL_H
@@ -31,107 +35,119 @@ enum {
 
 int64_t cuda_now_ns(void);
 
-/* Returns how long to sleep before the next poll, if polling began `waited` ns
- * ago: 1/125 of that time.  So a completion is seen with little delay, and
- * polling takes less than a hundredth of a CPU core. */
+/* Returns the ns to sleep before the next poll, if polling began `waited` ns
+ * ago: 1/125 of that time, within limits.  So a completion is seen with little
+ * delay, and polling takes less than a hundredth of a CPU core. */
 int64_t cuda_rest_ns(int64_t waited);
 
 /* ---- Completions ---- */
 
-/* What a completion's handle is.  It identifies the completion's queue. */
+/* What cuda_completion.handle is.  Completions with the same handle are in the
+ * same queue. */
 enum cuda_completion_kind {
-    CUDA_OF_STREAM, /* the stream that has the work */
-    CUDA_OF_EVENT,  /* the program's event, which is polled */
-    CUDA_ALONE,     /* none: it is the only one in its queue */
+    CUDA_OF_STREAM, /* the handle of the stream that has the work */
+    /* The handle of the program's event, which itself is polled. */
+    CUDA_OF_EVENT,
+    /* The address of the completion, which is the only one in its queue. */
+    CUDA_ALONE,
 };
 
-/* A completion.  The poller's lock guards the members marked L while the
+/* A completion.  The poller's lock guards the members marked "L" while the
  * completion is in a queue. */
 struct cuda_completion {
-    struct ps_notification *notifications; /* L; a ring, to be called */
+    /* L; a ring of notifications to call when it occurs. */
+    struct ps_notification *notifications;
     int device;
     enum cuda_completion_kind kind; /* L */
     ps_handle handle; /* if CUDA_ALONE, the address of this completion */
-    CUevent own;      /* an event for this completion alone; or NULL */
+    CUevent own;      /* an event that only this completion uses; or NULL */
     CUevent polled;   /* `own`, or the program's event */
     /* If not NULL, a word that is polled instead of an event.  The work is
-     * done when the word is at least `number`; the difference is below 2^31.
-     * A word reports no failure.  takes: when the poller finds the work done,
-     * it subtracts 1 from the word. */
+     * done when the word is at least `number` (the two differ by less than
+     * 2^31).  A word reports no failure of the work.  takes: whether the
+     * poller subtracts 1 from the word when it finds the work done. */
     _Atomic uint32_t *word;
     uint32_t number;
     bool takes;
-    struct cuda_side *side; /* where `own` was recorded, or NULL */
-    /* L.  CUDA_POLLED: the poller is querying it.  CUDA_ENTERED: a thread is
-     * queueing the work that it will report.  In both cases only that thread
-     * may remove it from its queue. */
+    /* The side stream on which `own` was recorded, or NULL. */
+    struct cuda_side *side;
+    /* L.  CUDA_POLLED: a poller is querying the completion.  CUDA_ENTERED:
+     * another thread is queueing the work that the completion will report.  In
+     * both cases only that thread may remove the completion from its queue. */
     enum { CUDA_UNUSED, CUDA_POLLED, CUDA_ENTERED } use;
-    bool destroys;                           /* L: release destroys `polled` */
-    ps_status status;                        /* of the work, when it is done */
-    struct cuda_completion *next, *previous; /* L; a ring: its queue */
-    struct cuda_completion *chain;           /* L: another queue's first */
+    bool destroys; /* L; whether cuda_completion_release destroys `polled` */
+    ps_status status; /* the status of the work, once it is done */
+    /* L; the completion's queue, a ring. */
+    struct cuda_completion *next, *previous;
+    /* L; links the first completions of queues. */
+    struct cuda_completion *chain;
 };
 
-/* Take a completion that is in no queue; and give it back.  Statuses:
- * PS_ERROR_OUT_OF_MEMORY. */
+/* cuda_completion_take returns a completion that is in no queue;
+ * cuda_completion_release takes it back.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_completion_take(int device, struct cuda_completion **result);
 void cuda_completion_release(struct cuda_completion *completion);
 
-/* Create the completion's own event if it has none.  The device's context is
- * current. */
+/* Create the completion's own event, unless it has one.  The device's context
+ * must be current. */
 ps_status cuda_completion_event(struct cuda_completion *completion);
 
-/* Record the completion's own event on the stream, and poll this event.  The
- * device's context is current. */
+/* Record the completion's own event on the stream, and make this event the one
+ * that is polled.  The device's context must be current. */
 ps_status
 cuda_completion_record(struct cuda_completion *completion, ps_handle stream);
 
 /* ---- Polling ---- */
 
-/* The handle for work without a stream.  The default streams of threads have
- * this handle, too: each thread's is another stream, so a queue cannot be
- * found by it. */
+/* The handle to pass for work without a stream.  It is also the handle of each
+ * thread's default stream: since it means another stream on each thread, it
+ * cannot identify a queue. */
 #define CUDA_NO_STREAM ((ps_handle)CU_STREAM_PER_THREAD)
 
-/* Take a completion, and append it to the stream's queue; with CUDA_NO_STREAM,
- * it is the only one in its queue.  If word is NULL, an event will be polled.
- * The caller then queues its work, and calls cuda_poll_leave.  Until then, any
- * other thread that enters the same stream blocks.  Statuses:
+/* Take a completion and append it to the stream's queue.  For CUDA_NO_STREAM,
+ * the completion is the only one in its queue.  `word` becomes the
+ * completion's word; if it is NULL, an event will be polled.  After this the
+ * caller queues its work, and then calls cuda_poll_leave.  Until then, a call
+ * of cuda_poll_enter for the same stream on another thread blocks.  Statuses:
  * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status cuda_poll_enter(int device, ps_handle stream, _Atomic uint32_t *word,
                           struct cuda_completion **result);
 
-/* Begin to poll the completion, and call the notification when it occurs.  If
- * the notification is NULL and the completion has no other, the completion is
- * released. */
+/* Begin to poll the completion.  The notification is called when the
+ * completion occurs.  If the notification is NULL and the completion has no
+ * other one, the completion is released. */
 void cuda_poll_leave(struct cuda_completion *completion,
                      struct ps_notification *notification);
 
-/* Cancel a notification of a word that will not be written. */
+/* Cancel a notification for a completion with a word that will never be
+ * written. */
 void cuda_poll_withdraw(struct ps_notification *notification);
 
-/* Poll the program's event itself, and call the notification when its latest
- * record is done.  Statuses: those of cuda_poll_enter. */
+/* Poll the program's own event, without recording another one.  The
+ * notification is called when the event's latest record is done.  Statuses:
+ * those of cuda_poll_enter. */
 ps_status cuda_poll_event(int device, ps_handle event,
                           struct ps_notification *notification);
 
-/* If the program's event itself is polled, enter its completion and return it,
- * else return NULL.  The caller makes the completion's own event take the
- * place of the program's, and calls cuda_poll_leave. */
+/* If a completion polls this event of the program itself, mark the completion
+ * as CUDA_ENTERED and return it.  The caller then makes the completion poll
+ * its own event instead, and calls cuda_poll_leave.  Returns NULL if no
+ * completion polls the event. */
 struct cuda_completion *cuda_poll_enter_event(int device, ps_handle event);
 
-/* If the program's event itself is polled, arrange that it is destroyed
- * afterwards, and return true.  Then the caller must not use it any more. */
+/* If a completion polls this event of the program itself, arrange that the
+ * event is destroyed after that, and return true.  Then the caller must not
+ * use the event any more.  Otherwise return false. */
 bool cuda_poll_adopt(int device, ps_handle event);
 
-/* The number of the program's events that are polled themselves. */
+/* The number of events of the program that completions poll. */
 extern atomic_int cuda_events_polled;
 
 static inline bool
 cuda_events_are_polled(void)
 {
-    /* If this is 0, the caller may destroy an event.  Acquire, so that this
-     * comes after the poller's last query of the event. */
+    /* If the number is 0, the caller may destroy an event.  Acquire, so that
+     * the poller's last query of the event happens before that. */
     return atomic_load_explicit(&cuda_events_polled, memory_order_acquire) !=
            0;
 }

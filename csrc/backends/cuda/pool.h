@@ -1,4 +1,5 @@
-/* The pools from which device memory is allocated. */
+/* The pools (cudaMemPool_t) from which device memory is allocated, one per
+ * device. */
 #ifndef PYSTREAMS_CUDA_POOL_H
 #define PYSTREAMS_CUDA_POOL_H
 
@@ -9,30 +10,33 @@
 
 #include <pystreams/backend.h>
 
-/* cuda_pool_find gets the device's pool, and creates it at the first use. */
+/* cuda_pool_find gets the device's pool; the first call creates it.
+ * cuda_pool_exists returns whether it was created. */
 cudaError_t cuda_pool_find(int device, cudaMemPool_t *pool);
 bool cuda_pool_exists(int device);
 
-/* Get how many bytes of freed memory the device's pool keeps. */
+/* Get the number of bytes of freed memory that the device's pool keeps. */
 cudaError_t cuda_pool_idle(int device, uint64_t *nbytes);
 
-/* Give `peer` access to the memory of the device's pool.  Without it, copies
- * between the two devices are staged, at a tenth of the rate.  Creates no
- * context on either device.  Returns cudaErrorPeerAccessUnsupported if the
- * devices do not support it, or if the program has denied it. */
+/* Give the device `peer` access to the memory of this device's pool.  Without
+ * access, copies between the two devices are staged, at a tenth of the rate.
+ * Creates no context on either device.  Returns cudaErrorPeerAccessUnsupported
+ * if the devices do not support the access, or if cuda_pool_close has denied
+ * it. */
 cudaError_t cuda_pool_open(int device, int peer);
 
-/* cuda_pool_close denies `peer` the access.  cuda_pool_permit ends that, and
- * gives the access. */
+/* cuda_pool_close takes the access from `peer`, and makes cuda_pool_open fail.
+ * cuda_pool_permit ends that, and gives the access. */
 cudaError_t cuda_pool_close(int device, int peer);
 cudaError_t cuda_pool_permit(int device, int peer);
 
-/* As the member pool_trim, without waiting for work.  So memory stays if the
- * driver does not know yet that its free is over. */
+/* As the member pool_trim, but without waiting for work first.  So freed
+ * memory stays reserved if the driver has not noticed yet that the work before
+ * the free is done. */
 ps_status cuda_pool_reduce(int device, uint64_t nbytes);
 
-/* Returns whether the pool has a threshold, so that waits must make the driver
- * give memory back. */
+/* Returns whether the device's pool has a threshold (see pool_set_threshold).
+ * Then a wait for work must make the driver return memory to the device. */
 bool cuda_pool_is_bounded(int device);
 
 #endif

@@ -1,4 +1,6 @@
-/* Side streams.  Their only work is to wait for events. */
+/* Side streams: streams of the backend whose only work is to wait for events
+ * of the program.  An event that is recorded behind such a wait can be polled
+ * in place of the program's event. */
 #ifndef PYSTREAMS_CUDA_SIDE_H
 #define PYSTREAMS_CUDA_SIDE_H
 
@@ -8,19 +10,21 @@
 
 struct cuda_side;
 
-/* Take a side stream for a wait for the event.  It is idle, or it still waits
- * for earlier records of this event whose notifications were cancelled.  The
- * device's context is current.  Returns PS_ERROR_NOT_READY if `most` such
- * waits are pending; PS_ERROR_OUT_OF_MEMORY. */
+/* Take a side stream on which to wait for the event.  The stream is idle, or
+ * still waits for earlier records of this event, for which the notifications
+ * were cancelled.  The device's context must be current.  Returns
+ * PS_ERROR_NOT_READY if the stream for this event has `most` waits pending; or
+ * the failure to create a stream. */
 ps_status cuda_side_find(int device, ps_handle event, unsigned most,
                          struct cuda_side **side);
 
 CUstream cuda_side_stream(const struct cuda_side *side);
 
-/* Give the side stream back, whether it is idle or waits. */
+/* Give the side stream back.  It may still be waiting. */
 void cuda_side_release(struct cuda_side *side);
 
-/* Call when the event is destroyed: another event may then get its handle. */
+/* Call this when the event is destroyed, because another event may then get
+ * the same handle. */
 void cuda_side_forget(int device, ps_handle event);
 
 #endif

@@ -1,4 +1,5 @@
-/* The functions that the files of this folder share. */
+/* Declarations of the members of the CUDA backend's table, and of functions
+ * that several of its files use. */
 #ifndef PYSTREAMS_CUDA_TABLE_H
 #define PYSTREAMS_CUDA_TABLE_H
 
@@ -6,8 +7,8 @@
 
 #include <pystreams/backend.h>
 
-/* The members of the table that other files than table.c define, file by
- * file. */
+/* The members of the table that are not defined in table.c, in the order of
+ * the files that define them. */
 #define CUDA_MEMBERS(X)        \
     X(notify_cancel)           \
     X(shutdown)                \
@@ -65,7 +66,8 @@
     X(stream_number)           \
     X(executable_number)
 
-/* Every member has the parameters `backend` and `device`, and few use both. */
+/* Nearly every member has the parameters `backend` and `device`, but few use
+ * both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* Declare each member with the type that it has in backend.h. */
@@ -75,18 +77,20 @@ CUDA_MEMBERS(CUDA_DECLARE)
 
 /* ---- notify.c ---- */
 
-/* Declare that other processes or graphs may record the event.  Returns
- * PS_ERROR_OUT_OF_MEMORY. */
+/* Store that other processes or launches of graphs may record the event, so
+ * that the event itself is never polled.  Returns PS_ERROR_OUT_OF_MEMORY on
+ * failure. */
 ps_status cuda_event_share(ps_handle event);
 
-/* Call before an event is recorded again, if any of the program's events are
- * polled.  If this event itself is polled, a completion's event on a side
- * stream takes its place.  Returns the failure to create a stream or an
- * event. */
+/* Call this before an event of the program is recorded again, if
+ * cuda_events_are_polled().  If a completion polls this event itself, makes
+ * the completion poll an event of its own instead, which is recorded on a side
+ * stream.  Returns a failure to create a stream or an event. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
-/* Call when the program destroys the event.  If this returns true, the backend
- * destroys it later; otherwise the caller must destroy it now. */
+/* Call this when the program destroys the event.  If it returns true, the
+ * event is destroyed later, by the poller; otherwise the caller must destroy
+ * it now. */
 bool cuda_event_forget(int device, ps_handle event);
 
 /* ---- wait.c ---- */
@@ -94,32 +98,33 @@ bool cuda_event_forget(int device, ps_handle event);
 /* The member device_synchronize with a limit. */
 ps_status cuda_device_wait(int device, const struct ps_limit *limit);
 
-/* Wait for the device, if its work ends within a millisecond.  Then the driver
- * returns freed memory to the device.  It does so only after a call that has
- * waited for the work before: a query does not count, nor does a wait for the
- * event of a context.  Invalidates captures.  May block, for work that is
- * queued meanwhile. */
+/* Make the driver notice that frees are done, so that it returns freed memory
+ * to the device: wait for the device, if its work ends within a millisecond.
+ * The driver notices only in a call that waits for the work before the free; a
+ * query is not enough, nor is a wait for an event of cuCtxRecordEvent.
+ * Invalidates captures.  May block longer, if other threads queue work
+ * meanwhile. */
 void cuda_device_observe(int device);
 
-/* Wait for the stream, unless it is being captured.  Its context is current.
- * Call this before a driver call that would wait for the stream with the
- * driver's locks held: that would block the threads on which the stream's work
- * depends.  May block. */
+/* Wait for the stream, unless it is being captured.  Its context must be
+ * current.  Call this before a driver call that would wait for the stream
+ * while it holds the driver's locks: such a call would block other threads,
+ * and the stream's work may depend on these.  May block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 
 /* ---- shared.c ---- */
 
-/* Give `peer` access to the interprocess memory at an address.  Another device
- * has the memory, and work of `peer` will use it.  Creates no context.
- * Returns PS_ERROR_INVALID_HANDLE if there is no interprocess memory at the
- * address, and cudaErrorPeerAccessUnsupported if the devices do not support
- * it. */
+/* Give the device `peer` access to the interprocess memory at an address.
+ * Call this before work of `peer` uses memory of another device.  Creates no
+ * context.  Returns PS_ERROR_INVALID_HANDLE if there is no interprocess memory
+ * at the address, and cudaErrorPeerAccessUnsupported if the devices do not
+ * support it. */
 ps_status cuda_shared_reach(const void *address, int peer);
 
 /* ---- graph_nodes.c ---- */
 
-/* Returns the index of a node, a CUgraphNode, in the order of graph_nodes;
- * SIZE_MAX if it is NULL or unknown. */
+/* Returns the index that graph_nodes gives to the node, a CUgraphNode;
+ * SIZE_MAX if the node is NULL or not in the graph. */
 size_t cuda_node_index(int device, ps_handle graph, const void *node);
 
 #endif
