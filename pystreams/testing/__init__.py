@@ -26,8 +26,9 @@ __all__ = ["ORDER", "contract", "emulated_cuda", "fail", "hold"]
 
 # A sentence that tests of several groups are marked with.
 ORDER = (
-    "Queued work runs after its enqueueing call returned or before; in the "
-    "order of its stream, and ordered with other streams by events alone."
+    "Queued work may run before or after the call that queued it returns. "
+    "The work of a stream runs in the order in which it was queued; only "
+    "events order it with the work of other streams."
 )
 
 

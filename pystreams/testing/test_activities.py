@@ -68,7 +68,7 @@ def test_what_has_ended_is_reported(device: Device) -> None:
 
 @contract(
     "activities_end",
-    "Observe no more; work queued before may be reported later.",
+    "Stop observing; work that was queued before may be reported later.",
     "memory_fill",
 )
 def test_what_is_queued_is_reported_later(device: Device, busy: Busy) -> None:

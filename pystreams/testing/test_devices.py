@@ -42,7 +42,8 @@ def test_each_can_be_used(device: Device) -> None:
 
 @contract(
     "device_properties",
-    "The device's name for people, and its properties; 0 for any it lacks.",
+    "The device's name for people, and its properties. A property that the "
+    "device lacks is 0.",
 )
 def test_properties(device: Device) -> None:
     for index in range(device.count):
@@ -87,7 +88,8 @@ def test_with_a_stream_of_another_device(two_devices: Device) -> None:
 
 @contract(
     "device_restore",
-    "Make previous current again, as it was before a device_set.",
+    "Make the device `previous` current again, which was current before a "
+    "device_set.",
 )
 def test_restore(two_devices: Device) -> None:
     device = two_devices

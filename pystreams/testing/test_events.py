@@ -18,7 +18,7 @@ QUERY = (
     "PS_ERROR_NOT_READY when it is not, else the failure of the work before "
     "it."
 )
-SYNCHRONIZE = "Wait until the record in effect at the call is done."
+SYNCHRONIZE = "Wait until the event's latest record before this call is done."
 # More events than core keeps for reuse, so that some are destroyed.
 MANY = 1100
 

@@ -9,9 +9,9 @@ from pystreams.testing.device import Device
 from pystreams.testing.limits import Background, eventually
 
 STATES = (
-    "Describe the stream's pending work and its obstacle, for people: the "
-    "state of the stream, then that of the stream whose record its first "
-    "operation waits for, and so on."
+    "Describe for people what the stream waits for: first the state of the "
+    "stream, then the state of the stream for whose record its first "
+    "operation waits, and so on."
 )
 
 

@@ -9,7 +9,10 @@ from pystreams.testing.busy import Busy, only_once_open
 from pystreams.testing.device import FAILURE, Device, fails
 from pystreams.testing.limits import Background, eventually
 
-PASSED_ON = "A failure of the work before that record becomes the stream's."
+PASSED_ON = (
+    "If the work before that record fails, this stream fails with "
+    "the same status."
+)
 
 
 def over(function: Callable[[], bool]) -> bool:
@@ -144,8 +147,8 @@ def test_device_synchronize(device: Device, busy: Busy) -> None:
 
 @contract(
     "stream_destroy",
-    "A failure of that work that no synchronize has returned comes from the "
-    "next device_synchronize.",
+    "If that work has failed and no synchronize has returned the failure, "
+    "the next device_synchronize returns it.",
     "stream_fail",
 )
 def test_of_a_destroyed_stream(device: Device, busy: Busy) -> None:

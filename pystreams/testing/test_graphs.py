@@ -15,10 +15,10 @@ from pystreams.testing.device import FAILURE, Device, fails
 from pystreams.testing.limits import SOON, eventually, never
 
 RESTORED = (
-    "After any status but PS_ERROR_CAPTURE_UNMATCHED, its streams are as they "
-    "were before."
+    "After any status except PS_ERROR_CAPTURE_UNMATCHED, the capture is "
+    "over, and its streams run work again."
 )
-EXTERNAL = "but each launch executes it, on the event itself."
+EXTERNAL = "but each launch executes this one, on the event itself."
 LAUNCH = (
     "Queue the graph's work as one operation of the stream, after "
     "its pending work and after the executable's earlier "
@@ -86,7 +86,7 @@ def read(buffer: Buffer, stream: Stream) -> int:
 
 @contract(
     "capture_begin",
-    "From here on capture the stream's work, instead of running it.",
+    "From here on, capture the stream's work instead of running it.",
     "memory_fill",
 )
 def test_captured_work_is_not_done(device: Device) -> None:
@@ -102,7 +102,8 @@ def test_captured_work_is_not_done(device: Device) -> None:
 
 @contract(
     "capture_begin",
-    "A stream that waits for an event recorded in a capture joins it.",
+    "If another stream waits for an event that was recorded in the capture, "
+    "it joins the capture.",
     "memory_fill",
 )
 def test_a_stream_joins(device: Device) -> None:
@@ -141,7 +142,7 @@ def test_an_unjoined_stream(device: Device) -> None:
 
 @contract(
     "capture_mode_exchange",
-    "with PS_CAPTURE_RELAXED its calls disturb no capture, unless "
+    "with PS_CAPTURE_RELAXED the thread's calls disturb no capture, unless "
     "they name a captured stream or event.",
     "memory_fill",
 )
@@ -206,7 +207,7 @@ def test_a_launch_waits_for_an_event(device: Device, busy: Busy) -> None:
 
 @contract(
     "graph_instantiate",
-    "Make an executable of the graph, which may outlive it.",
+    "Make an executable of the graph. The executable may outlive the graph.",
     "memory_fill",
 )
 @pytest.mark.parametrize("keep", [False, True], ids=["alone", "kept"])
@@ -265,7 +266,9 @@ def test_reset_while_a_launch_is_queued(device: Device, busy: Busy) -> None:
     assert read(buffer, stream) == 2
 
 
-@contract("graph_destroy", "Destroy it.", "memory_fill")
+@contract(
+    "graph_destroy", "Destroy the executable, or the graph.", "memory_fill"
+)
 def test_capture_again_after_a_reset(device: Device) -> None:
     stream = device.stream()
     buffer = filled(device, stream, 1)
@@ -396,8 +399,8 @@ def test_upload(device: Device) -> None:
 
 @contract(
     "graph_instantiate_with",
-    "As graph_instantiate, which has all of enum ps_instantiate_option, with "
-    "some of them.",
+    "As graph_instantiate, but with the given options of enum "
+    "ps_instantiate_option only; graph_instantiate uses all of them.",
     "memory_fill",
 )
 def test_instantiate_without_options(device: Device) -> None:
@@ -412,7 +415,8 @@ def test_instantiate_without_options(device: Device) -> None:
 @contract(
     "graph_update",
     "Make later launches of the executable do the work of the graph, which "
-    "has the same nodes and edges but for their parameters, and no gates.",
+    "has no gates. The graph must have the same nodes and edges as the "
+    "executable; only the parameters of nodes may differ.",
     "memory_fill",
 )
 def test_update(device: Device) -> None:

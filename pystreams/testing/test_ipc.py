@@ -12,8 +12,8 @@ from pystreams.testing.elsewhere import Elsewhere
 from pystreams.testing.limits import eventually
 
 LATEST = (
-    "Each process may record the event, and every member that takes it means "
-    "the latest record of any process."
+    "Each process may record the event. Every member that takes the event "
+    "refers to its latest record, whichever process made it."
 )
 
 
@@ -102,9 +102,10 @@ def shared_memory(device: Device, nbytes: int = 100) -> pystreams.Buffer:
 
 @contract(
     "shared_allocate",
-    "Allocate nbytes, at least 1, of the device's memory, for every stream "
-    "at once, and write a handle by which other processes of this user can "
-    "open it, as long as this process lives and the memory is not freed.",
+    "Allocate nbytes (> 0) of the device's memory, which work of every "
+    "stream may use at once. Write a handle by which other processes of this "
+    "user can open it, as long as this process lives and the memory is not "
+    "freed.",
 )
 @pytest.mark.parametrize("nbytes", [1, 4096, 10_001])
 def test_memory_that_two_processes_write(
@@ -144,7 +145,8 @@ def test_memory_of_a_process_that_has_ended(
 
 @pytest.mark.parametrize("byte", [0, 255])
 @contract(
-    "shared_open", "The handle may be any bytes, and nbytes any number but 0."
+    "shared_open",
+    "The handle may be any bytes, and nbytes any number except 0.",
 )
 def test_memory_of_any_handle(elsewhere: Elsewhere, byte: int) -> None:
     handle = bytes([byte]) * 96

@@ -37,7 +37,9 @@ def test_allocate(device: Device, nbytes: int) -> None:
 
 
 @contract(
-    "memory_free", "Free it once the work queued on the stream so far is done."
+    "memory_free",
+    "Free the memory once the work queued on the stream "
+    "before this call is done.",
 )
 def test_freed_in_the_order_of_its_stream(device: Device, busy: Busy) -> None:
     stream, other = device.stream(), device.stream()
@@ -161,7 +163,8 @@ def test_fill_items(device: Device, busy: Busy, value: bytes) -> None:
 
 @contract(
     "memory_info",
-    "The bytes that allocations can still get, and the bytes in all.",
+    "The bytes that allocations can still get, and the bytes of the whole "
+    "memory.",
 )
 def test_info(device: Device) -> None:
     for index in range(device.count):
@@ -184,7 +187,7 @@ class Claim:
 
 @contract(
     "memory_device",
-    "Statuses: PS_ERROR_INVALID_VALUE if no device has it.",
+    "Statuses: PS_ERROR_INVALID_VALUE if no device has memory there.",
 )
 def test_where_an_address_is(device: Device) -> None:
     if device.name != "cuda":
@@ -211,7 +214,8 @@ def test_peers(two_devices: Device) -> None:
 
 
 @contract(
-    "peer_access", "Copies work either way, but are staged without access."
+    "peer_access",
+    "Copies work with and without access, but are staged without access.",
 )
 def test_peer_access(two_devices: Device) -> None:
     if not _C.can_device_access_peer(two_devices.type, 0, 1):
@@ -271,7 +275,10 @@ def test_register_twice(device: Device) -> None:
     pinned.close()
 
 
-@contract("host_unregister", "Unpin memory that one host_register pinned.")
+@contract(
+    "host_unregister",
+    "Unpin memory that one call of host_register has pinned.",
+)
 def test_unregister(device: Device) -> None:
     memory = bytearray(1 << 16)
     for _ in range(3):
@@ -324,8 +331,8 @@ def test_pool_reset_peak(device: Device) -> None:
 
 @contract(
     "pool_trim",
-    "Return kept memory to the device until at most nbytes are reserved, or "
-    "none is kept.",
+    "Return freed memory that the pool keeps to the device, until at most "
+    "nbytes are reserved or no freed memory is kept.",
 )
 def test_pool_trim(device: Device) -> None:
     stream = device.stream()

@@ -7,18 +7,19 @@ from pystreams.testing.device import FAILURE, Device
 from pystreams.testing.limits import SOON, eventually, never
 
 OF_STREAM = (
-    "Call reached once, when the work that the stream has now is done or has "
-    "failed, regardless of its later work and of its destruction."
+    "Call notification->reached once, when the work that the stream has now "
+    "is done or has failed. Neither later work nor the stream's destruction "
+    "changes that."
 )
 NO_PLACE = (
-    "Takes no place in the stream's queue, so it succeeds if that is full; "
-    "disturbs no capture on any thread."
+    "Takes no place in the stream's queue, so it succeeds even if the queue "
+    "is full; disturbs no capture on any thread."
 )
 OF_EVENT = (
-    "Likewise, when the event's record in effect at the call is done; at once "
-    "if there is none. No later record and no destruction of the event "
-    "changes that, nor does the state of any stream that the record was not "
-    "made on."
+    "As stream_notify, but call reached when the event's latest record "
+    "before this call is done; at once if there is none. Neither later "
+    "records, nor the event's destruction, nor the state of streams other "
+    "than that of the record change that."
 )
 CANCELLED = (
     "Cancel the notification: after PS_SUCCESS reached never runs, and the "

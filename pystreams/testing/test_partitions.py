@@ -12,7 +12,7 @@ AS_STREAMS = (
     "As stream_create, for a stream whose work runs on the partition's "
     "multiprocessors alone."
 )
-LEFT = "Its multiprocessors are left for others."
+LEFT = "Other partitions can then get its multiprocessors."
 
 
 def whole(device: Device) -> int:
@@ -42,7 +42,7 @@ def refused(device: Device, count: int) -> bool:
 @contract(
     "partition_create",
     "Make a partition of at least count (> 0) of the device's "
-    "multiprocessors, of which no other partition has any.",
+    "multiprocessors. No multiprocessor is in two partitions.",
 )
 def test_no_partition_has_anothers(device: Device) -> None:
     for index in range(device.count):
@@ -53,7 +53,7 @@ def test_no_partition_has_anothers(device: Device) -> None:
 
 @contract(
     "partition_create",
-    "Statuses: PS_ERROR_INVALID_RESOURCE if so many are not left,",
+    "Statuses: PS_ERROR_INVALID_RESOURCE if fewer than count are left,",
 )
 def test_too_many(device: Device) -> None:
     assert refused(device, whole(device) + 1)

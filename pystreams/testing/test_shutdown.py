@@ -6,7 +6,7 @@ from pystreams.testing.elsewhere import Elsewhere
 SHUTTING_DOWN = "4"
 ENDING = (
     "The program is ending: start no more queued work, wait for running work "
-    "until timeout_ns, end the backend's threads."
+    "for at most timeout_ns, and end the backend's threads."
 )
 
 
@@ -27,7 +27,7 @@ def test_no_notification_comes_after_it(elsewhere: Elsewhere) -> None:
 
 @contract(
     "shutdown",
-    "A later wait returns PS_ERROR_SHUTTING_DOWN if work is left;",
+    "A later wait returns PS_ERROR_SHUTTING_DOWN if work is left.",
 )
 def test_a_later_wait(elsewhere: Elsewhere) -> None:
     elsewhere.send("hold")

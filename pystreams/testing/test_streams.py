@@ -21,9 +21,9 @@ from pystreams.testing.limits import Background, eventually, never
 _T = TypeVar("_T")
 
 LATEST = (
-    "Work queued on the stream from here on starts after the "
-    "event's record in effect at this call is done; at once if it "
-    "was never recorded."
+    "Work queued on the stream from here on starts after the event's latest "
+    "record before this call is done; at once if the event was never "
+    "recorded."
 )
 LATER = "A later record of the event changes nothing."
 DEFAULT = (
@@ -34,19 +34,20 @@ ALONE = (
     "default stream."
 )
 SERIALIZES = (
-    "As stream_create, but a stream that serializes with the default stream "
-    "of its device: work that is queued on the default stream starts after "
-    "all work that the device's blocking streams have then, and work that is "
-    "queued on a blocking stream after all that the default stream has, as "
-    "if the one waited for an event of the other."
+    "As stream_create, but make a blocking stream, which serializes with the "
+    "default stream of its device. Work that is queued on the default stream "
+    "starts when all earlier work of the device's blocking streams is done. "
+    "Work that is queued on a blocking stream starts when all earlier work "
+    "of the default stream is done. It is as if the one stream waited for an "
+    "event of the other."
 )
 COUNTS = (
     "A record, a wait, a query, a synchronization and a notification of the "
-    "default stream count as work of it."
+    "default stream count as work of the default stream."
 )
 IMPLICIT = (
     "While a blocking stream is being captured, members that use the default "
-    "stream return PS_ERROR_CAPTURE_IMPLICIT, and all of them but "
+    "stream return PS_ERROR_CAPTURE_IMPLICIT, and all of them except "
     "stream_query and stream_capturing invalidate the capture."
 )
 BLOCKING = (
@@ -60,17 +61,19 @@ QUERY = (
 
 
 THREADS = (
-    "Optional; if it is present, every member takes PS_STREAM_PER_THREAD for "
-    "the calling thread's own stream on the device, which serializes with "
-    "stream 0 as those of blocking_create do."
+    "If it is present, each thread has its own default stream on each "
+    "device: in every member, the handle PS_STREAM_PER_THREAD means that of "
+    "the calling thread. Such a stream serializes with stream 0, as the "
+    "streams of blocking_create do."
 )
 THREAD_ENDS = (
     "It begins idle when its thread first uses it, and is never destroyed: "
     "when the thread ends, work that is queued still runs."
 )
 THREAD_NAMES = (
-    "Write a name for that stream: a number with PS_THREAD_STREAM_NAME that "
-    "no other stream of the device ever has."
+    "Write a name for the calling thread's stream: a number that no other "
+    "stream of the device ever has, for which ps_is_thread_stream_name "
+    "returns 1."
 )
 
 
@@ -422,7 +425,7 @@ def test_a_full_queue(device: Device, busy: Busy) -> None:
 
 @contract(
     "stream_device",
-    "The device of a stream made by another library; never called "
+    "Get the device of a stream that another library has made; never called "
     "for stream 0.",
 )
 def test_the_device_of_a_stream(device: Device) -> None:

@@ -21,8 +21,8 @@ def fills(t: timeline.Timeline) -> list[tuple[int, int, int]]:
 
 @contract(
     "time_now",
-    "The time by which operations are timed, in nanoseconds: "
-    "CLOCK_MONOTONIC, unless time is virtual.",
+    "The present time in nanoseconds, on the clock by which operations are "
+    "timed: CLOCK_MONOTONIC, unless time is virtual.",
     "operation_times",
     "memory_fill",
 )
@@ -41,7 +41,7 @@ def test_times_are_those_of_the_host(device: Device) -> None:
 @contract(
     "operation_times",
     "begin is written before end, each atomically, and *times belongs to the "
-    "backend until end is;",
+    "backend until end is written.",
     "memory_fill",
 )
 def test_times_come_when_their_turn_comes(device: Device, busy: Busy) -> None:

@@ -18,8 +18,8 @@ LIMITED = (
 )
 SAME = "The limit is as in device_synchronize."
 ENDED = (
-    "NULL, or a function to call about every 50 ms with the argument; a "
-    "result other than 0 ends the wait."
+    "NULL, or a function that the backend calls about every 50 ms during the "
+    "wait, with the argument; a result other than 0 ends the wait."
 )
 
 

@@ -17,10 +17,10 @@ DEFAULT = (
 )
 STATUSES = "Statuses: the failure of "
 GATE = "Queue a gate: once the work before it is done or has failed,"
-NOTIFIED = "Call reached once, when the work that the stream has now"
+NOTIFIED = "Call notification->reached once, when the work that the stream"
 ENDING = "The program is ending:"
 LATER_WAIT = "A later wait returns PS_ERROR_SHUTTING_DOWN"
-ENDED = "NULL, or a function to call about every 50 ms"
+ENDED = "NULL, or a function that the backend calls about every 50 ms"
 
 # What breaks, under which sentence, by the fault of tests/broken_device.
 FAULTS = {
@@ -70,7 +70,7 @@ FAULTS = {
         ),
         "test_of_a_destroyed_stream": (
             "stream_destroy",
-            "A failure of that work that no synchronize has returned comes",
+            "If that work has failed and no synchronize has returned",
         ),
     },
     "early": {
@@ -99,7 +99,7 @@ FAULTS = {
         "test_holds_back_what_comes_after": ("stream_gate", GATE),
         "test_gate_after_gate": ("stream_gate", GATE),
         "test_a_wait_includes_a_closed_gate": ("stream_gate", GATE),
-        "test_a_closed_gate_holds_up_no_other": (EVERY, "Queued work runs"),
+        "test_a_closed_gate_holds_up_no_other": (EVERY, "Queued work may run"),
         "test_destroyed_behind_a_closed_gate": (
             "stream_destroy",
             "Work that is queued still runs;",

@@ -1,30 +1,37 @@
-/* The contract of a device: one table of functions, and this text is its
- * specification.  A backend includes this header and nothing else of
- * pystreams; pystreams calls a backend only through this table.
+/* The contract between pystreams and a backend, which gives it devices.  A
+ * backend is a table of functions, struct ps_backend, and the comments here
+ * are the specification of these functions.  A backend includes this header
+ * and nothing else of pystreams; pystreams calls a backend only through the
+ * table.
  *
- * These rules hold for every member, unless the member says otherwise:
+ * These rules hold for every member of the table, unless the member's comment
+ * says otherwise:
  *
  * - Caller.  pystreams, on any thread, several threads at once, with none of
- *   its locks held.  The Python thread state may be attached (the GIL
- *   held) in members marked "enqueues" or "answers"; it is detached in members
- *   marked "may block".  A backend never calls Python.
+ *   its locks held.  While a member marked "enqueues" or "answers" is called,
+ *   the Python thread state may be attached (the GIL held).  While a member
+ *   marked "may block" is called, it is detached.  A backend never calls
+ *   Python.
  * - Blocking.  "answers": bounded by about a microsecond, no waiting.
  *   "enqueues": appends to a stream and returns, never waits for work; see
  *   stream_wait_room.  "may block": may take any time.
- * - backend is the table the member was called through, so that one
- *   implementation can serve several device types.
- * - device is an index in [0, device_count).  Core has checked it.  A member
- *   leaves the calling thread's current device as it found it, on success and
- *   on failure, and touches no other device.
+ * - The parameter `backend` is the table through which the member was called,
+ *   so that one implementation can serve several device types.
+ * - The parameter `device` is an index in [0, device_count).  Core (the part
+ *   of pystreams that calls backends) has checked it.  A member leaves the
+ *   calling thread's current device as it found it, on success and on failure,
+ *   and touches no other device.
  * - Handles are integers that the backend chooses.  Stream 0 is the default
- *   stream of the device; event 0 is never a handle.  A handle belongs to core
- *   from create to destroy and is not used after destroy.
- * - Results go through trailing pointers, which are written on success only.
- * - Returned statuses: those named, and any of 1 to 999 for a failure of the
- *   device itself.  After a failure nothing has been queued, created or freed.
- * - Queued work runs after its enqueueing call returned or before; in the
- *   order of its stream, and ordered with other streams by events alone.
- */
+ *   stream of the device; event 0 is never a handle.  Core uses a handle from
+ *   the call that creates it to the call that destroys it, and not afterwards.
+ * - A member writes its results through its last parameters, which are
+ *   pointers, and only on success.
+ * - A member returns PS_SUCCESS, one of the statuses that its comment names,
+ *   or any status from 1 to 999 for a failure of the device itself.  After a
+ *   failure nothing has been queued, created or freed.
+ * - Queued work may run before or after the call that queued it returns.  The
+ *   work of a stream runs in the order in which it was queued; only events
+ *   order it with the work of other streams. */
 #ifndef PYSTREAMS_BACKEND_H
 #define PYSTREAMS_BACKEND_H
 
@@ -43,10 +50,11 @@
  * The table must stay unchanged until the process ends. */
 #define PS_CAPSULE_NAME "pystreams.backend"
 
-/* Statuses have cudaError_t's numbering on every backend, and each has one
- * meaning: PS_ERROR_NOT_READY: work is pending; PS_ERROR_TIMED_OUT: a wait has
- * reached its limit; PS_ERROR_QUEUE_FULL: work was not queued;
- * PS_ERROR_TOO_LATE: a notification can no longer be cancelled. */
+/* Statuses have the numbers of cudaError_t, on every backend.  Some mean the
+ * same for every member.  PS_ERROR_NOT_READY: work is pending.
+ * PS_ERROR_TIMED_OUT: a wait has reached its limit.  PS_ERROR_QUEUE_FULL: work
+ * was not queued, because the queue is full.  PS_ERROR_TOO_LATE: a
+ * notification can no longer be cancelled. */
 typedef int ps_status;
 enum {
     PS_SUCCESS = 0,
@@ -64,20 +72,31 @@ enum {
     PS_ERROR_ALREADY_PINNED = 712,
     PS_ERROR_NOT_PERMITTED = 800,
     PS_ERROR_NOT_SUPPORTED = 801,
-    PS_ERROR_CAPTURE_UNSUPPORTED = 900, /* not during a capture */
-    PS_ERROR_CAPTURE_INVALIDATED = 901, /* by an earlier failure */
-    PS_ERROR_CAPTURE_MERGE = 902,       /* two captures would become one */
-    PS_ERROR_CAPTURE_UNMATCHED = 903, /* the capture began on another stream */
-    PS_ERROR_CAPTURE_UNJOINED = 904,  /* a fork was not joined */
-    PS_ERROR_CAPTURE_ISOLATION = 905, /* a wait for uncaptured work */
-    PS_ERROR_CAPTURE_IMPLICIT = 906,  /* of the default stream's order */
-    PS_ERROR_CAPTURED_EVENT = 907,    /* the record was captured */
+    /* A capture cannot record this call. */
+    PS_ERROR_CAPTURE_UNSUPPORTED = 900,
+    /* An earlier failure has made the capture invalid. */
+    PS_ERROR_CAPTURE_INVALIDATED = 901,
+    /* A wait would join two captures into one. */
+    PS_ERROR_CAPTURE_MERGE = 902,
+    /* The capture began on another stream. */
+    PS_ERROR_CAPTURE_UNMATCHED = 903,
+    /* A stream has joined the capture, and the stream on which the capture
+     * began does not wait for its work. */
+    PS_ERROR_CAPTURE_UNJOINED = 904,
+    /* Captured work would wait for work that is not captured. */
+    PS_ERROR_CAPTURE_ISOLATION = 905,
+    /* The call would make captured work depend on the default stream, with
+     * which the captured stream serializes. */
+    PS_ERROR_CAPTURE_IMPLICIT = 906,
+    /* The event's latest record was captured, so it never completes. */
+    PS_ERROR_CAPTURED_EVENT = 907,
+    /* Another thread began the capture. */
     PS_ERROR_CAPTURE_WRONG_THREAD = 908,
     PS_ERROR_GRAPH_UPDATE = 910, /* the graphs differ too much */
     PS_ERROR_TIMED_OUT = 909,
-    PS_ERROR_INVALID_RESOURCE = 915, /* not enough is left */
+    PS_ERROR_INVALID_RESOURCE = 915, /* not enough multiprocessors are left */
     PS_ERROR_UNKNOWN = 999,
-    /* These are not of cudaError_t: */
+    /* The statuses below are not in cudaError_t. */
     PS_ERROR_QUEUE_FULL = 1000,
     PS_ERROR_TOO_LATE = 1003,
 };
@@ -93,8 +112,8 @@ enum {
 typedef uintptr_t ps_handle;
 
 /* PS_STREAM_PER_THREAD is the handle of the calling thread's default stream.
- * Every name of such a stream has the two upper bits of PS_THREAD_STREAM_NAME;
- * see thread_stream. */
+ * Such a stream also has a name, a number whose two upper bits are those of
+ * PS_THREAD_STREAM_NAME; see thread_stream. */
 #define PS_STREAM_PER_THREAD  ((ps_handle)2)
 #define PS_THREAD_STREAM_NAME ((ps_handle)1 << 62)
 
@@ -106,12 +125,12 @@ ps_is_thread_stream_name(ps_handle stream)
 
 typedef void (*ps_host_function)(void *argument);
 
-/* Called when a notification is due.  The status is the failure of the work
+/* Called when a notification is due.  `status` is the failure of the work
  * before the notification, or PS_SUCCESS. */
 typedef void (*ps_notification_function)(void *argument, ps_status status);
 
-/* Called when a launch has reached a gate.  The status is that of the launch's
- * work before the gate. */
+/* Called when a launch has reached a gate.  `status` is the failure of the
+ * launch's work before the gate, or PS_SUCCESS. */
 typedef void (*ps_launched_gate_function)(void *argument, ps_handle gate,
                                           ps_status status);
 
@@ -122,10 +141,11 @@ typedef void (*ps_launched_gate_function)(void *argument, ps_handle gate,
 struct ps_notification {
     ps_notification_function reached;
     void *argument;
-    /* For the backend's use, as are the two functions below. */
+    /* The members from here on, and the two functions below, are for the
+     * backend's use. */
     struct ps_notification *next;
     struct ps_notification *previous;
-    struct ps_notification **ring; /* its ring, or NULL */
+    struct ps_notification **ring; /* the ring that it is in, or NULL */
     uint64_t number;
     ps_status status;
 };
@@ -159,9 +179,10 @@ ps_notification_remove(struct ps_notification *notification)
 
 /* Flags of event_create; a combination by |. */
 enum {
-    PS_EVENT_TIMING = 1,       /* event_elapsed accepts the event */
-    PS_EVENT_BLOCKING = 2,     /* synchronize sleeps instead of spinning */
-    PS_EVENT_INTERPROCESS = 4, /* other processes may open it; never timed */
+    PS_EVENT_TIMING = 1,   /* event_elapsed accepts the event */
+    PS_EVENT_BLOCKING = 2, /* event_synchronize sleeps instead of spinning */
+    /* Other processes may open the event; never with PS_EVENT_TIMING. */
+    PS_EVENT_INTERPROCESS = 4,
 };
 
 /* The size of an interprocess handle. */
@@ -196,7 +217,7 @@ enum {
     PS_BACKEND_THREADS_FINISH = 16,
 };
 
-/* When an operation began and ended; see operation_times. */
+/* The times at which an operation began and ended; see operation_times. */
 struct ps_times {
     int64_t begin;
     int64_t end;
@@ -213,14 +234,15 @@ enum ps_activity_kind {
 
 struct ps_activity {
     enum ps_activity_kind kind;
-    int device;       /* not set for a wait; nor is stream */
-    uint64_t stream;  /* the stream's number; see stream_number */
-    uint64_t call;    /* the number of the call that queued it */
-    int of_graph;     /* whether the call launched a graph */
-    uint64_t nbytes;  /* the bytes of a copy or fill */
-    const char *name; /* of a kernel: as compiled; of a wait: the function that
-                         waited; of a copy: as in "copy host to device"; NULL
-                         if unknown.  Valid during the call */
+    int device;      /* not set for a wait, and neither is `stream` */
+    uint64_t stream; /* the stream's number; see stream_number */
+    uint64_t call;   /* the number of the call that queued the operation */
+    int of_graph;    /* whether the call launched a graph */
+    uint64_t nbytes; /* the bytes of a copy or fill */
+    /* Of a kernel: its name as compiled.  Of a wait: the function that waited.
+     * Of a copy: as in "copy host to device".  NULL if unknown.  Valid during
+     * the call of done(). */
+    const char *name;
     struct ps_times times; /* of CLOCK_MONOTONIC */
 };
 
@@ -239,39 +261,46 @@ struct ps_activity_functions {
 /* The limit of a wait. */
 struct ps_limit {
     int64_t timeout_ns;
-    /* NULL, or a function to call about every 50 ms with the argument; a
-     * result other than 0 ends the wait.  It is called on the waiting thread,
-     * with none of the backend's locks held.  This is the exception to "a
-     * backend never calls Python". */
+    /* NULL, or a function that the backend calls about every 50 ms during the
+     * wait, with the argument; a result other than 0 ends the wait.  It is
+     * called on the waiting thread, with none of the backend's locks held.
+     * This is the exception to "a backend never calls Python". */
     int (*is_over)(void *argument);
     void *argument;
 };
 
 /* What the first operation in a stream's queue waits for. */
 enum ps_obstacle {
-    PS_OBSTACLE_NONE,    /* it runs or is about to; or none */
-    PS_OBSTACLE_STREAM,  /* a record on another stream, which is described next
-                          */
-    PS_OBSTACLE_GATE,    /* its gate to be opened */
-    PS_OBSTACLE_TIME,    /* the end of its sleep */
-    PS_OBSTACLE_UNKNOWN, /* unknown to the backend */
+    /* Nothing: it runs or is about to run, or the queue is empty. */
+    PS_OBSTACLE_NONE,
+    /* A record on another stream.  That stream is described next. */
+    PS_OBSTACLE_STREAM,
+    /* The opening of its gate. */
+    PS_OBSTACLE_GATE,
+    /* The end of its sleep. */
+    PS_OBSTACLE_TIME,
+    /* The backend does not know. */
+    PS_OBSTACLE_UNKNOWN,
 };
 
 /* A stream's queue at one moment. */
 struct ps_stream_state {
     int device;
     ps_handle stream; /* 0: the device's default stream */
-    unsigned pending; /* operations that are not done */
+    unsigned pending; /* the number of operations that are not done */
     enum ps_obstacle obstacle;
-    const char *operation; /* its name, a constant; or NULL */
-    size_t nbytes;         /* the bytes that it copies or fills */
-    int64_t left_ns;       /* the rest of its sleep */
+    /* About the first operation in the queue: its name, a static text, or
+     * NULL; the bytes that it copies or fills; the time until its sleep
+     * ends. */
+    const char *operation;
+    size_t nbytes;
+    int64_t left_ns;
 };
 
 struct ps_device_properties {
     char name[256];
     uint64_t total_memory; /* bytes */
-    int major;             /* compute capability; 0.0 if none */
+    int major; /* compute capability; major and minor are 0 if there is none */
     int minor;
     int multi_processor_count;
     int warp_size;
@@ -290,7 +319,8 @@ enum ps_node_kind {
     PS_NODE_RECORD, /* records an event at each launch */
     PS_NODE_WAIT,
     PS_NODE_GRAPH,
-    PS_NODE_OTHER, /* only the backend knows it, as an allocation */
+    /* Of a kind that has no value here, such as an allocation. */
+    PS_NODE_OTHER,
 };
 
 struct ps_graph_node {
@@ -311,7 +341,7 @@ struct ps_graph_node {
     uint32_t number;
 };
 
-/* Options of graph_instantiate_with. */
+/* Options of graph_instantiate_with; a combination by |. */
 enum ps_instantiate_option {
     /* Each launch first frees memory that the previous launch allocated and
      * did not free. */
@@ -321,10 +351,11 @@ enum ps_instantiate_option {
     PS_INSTANTIATE_NODE_PRIORITY = 8,
 };
 
-/* Why a graph cannot replace another. */
+/* Why graph_update cannot make an executable do the work of another graph. */
 struct ps_graph_difference {
     const char *reason; /* static text; NULL if it is unknown */
-    size_t node;        /* an index in the new graph; or SIZE_MAX */
+    /* The index of a node of the other graph that differs; or SIZE_MAX. */
+    size_t node;
 };
 
 /* The node `to` runs after the node `from`.  Both are indices of nodes. */
@@ -347,8 +378,9 @@ struct ps_backend {
     size_t struct_size;
     /* PS_BACKEND_FORKABLE and the other flags. */
     uint32_t flags;
-    /* The device type as users write it: "cuda" in "cuda:1".  Lower-case
-     * letters, digits and _, starting with a letter; at most 31 of them. */
+    /* The device type as users write it: "cuda" in "cuda:1".  It consists of
+     * at most 31 lower-case letters, digits and _, and begins with a
+     * letter. */
     const char *name;
     /* torch's number for the device type, 0 or above. */
     int device_type;
@@ -382,9 +414,10 @@ struct ps_backend {
      * current device is what it was. */
     ps_status (*device_set)(const struct ps_backend *backend, int device);
 
-    /* Optional; if NULL, device_set is called and must do the same.  Make
-     * previous current again, as it was before a device_set.  Answers at once,
-     * and initializes nothing: an unused device stays unused. */
+    /* Optional; if NULL, device_set is called and must do the same.  Make the
+     * device `previous` current again, which was current before a device_set.
+     * Answers at once, and initializes nothing: an unused device stays
+     * unused. */
     ps_status (*device_restore)(const struct ps_backend *backend,
                                 int previous);
 
@@ -397,8 +430,8 @@ struct ps_backend {
     ps_status (*device_synchronize)(const struct ps_backend *backend,
                                     int device, const struct ps_limit *limit);
 
-    /* The device's name for people, and its properties; 0 for any it lacks.
-     * May block.  Must not initialize the device. */
+    /* The device's name for people, and its properties.  A property that the
+     * device lacks is 0.  May block.  Must not initialize the device. */
     ps_status (*device_properties)(const struct ps_backend *backend,
                                    int device,
                                    struct ps_device_properties *properties);
@@ -417,8 +450,9 @@ struct ps_backend {
                                int priority, ps_handle *stream);
 
     /* Give the stream up.  Work that is queued still runs; the call does not
-     * wait for it.  A failure of that work that no synchronize has returned
-     * comes from the next device_synchronize.  Never stream 0.  May block. */
+     * wait for it.  If that work has failed and no synchronize has returned
+     * the failure, the next device_synchronize returns it.  Never stream 0.
+     * May block. */
     ps_status (*stream_destroy)(const struct ps_backend *backend, int device,
                                 ps_handle stream);
 
@@ -428,19 +462,19 @@ struct ps_backend {
     ps_status (*stream_query)(const struct ps_backend *backend, int device,
                               ps_handle stream);
 
-    /* Wait until all work queued before the call is done.  May block.  Not
-     * always called if stream_query returns PS_SUCCESS.
-     * Statuses: the first failure of the stream's work, at every call.
-     * The limit is as in device_synchronize. */
+    /* Wait until all work queued before the call is done.  May block.  Core
+     * may call stream_query instead, and not call this member if that returns
+     * PS_SUCCESS.  Statuses: the first failure of the stream's work, at every
+     * call.  The limit is as in device_synchronize. */
     ps_status (*stream_synchronize)(const struct ps_backend *backend,
                                     int device, ps_handle stream,
                                     const struct ps_limit *limit);
 
-    /* Work queued on the stream from here on starts after the event's record
-     * in effect at this call is done; at once if it was never recorded.  A
-     * later record of the event changes nothing.  The event may be of another
-     * device.  A failure of the work before that record becomes the stream's.
-     * Enqueues. */
+    /* Work queued on the stream from here on starts after the event's latest
+     * record before this call is done; at once if the event was never
+     * recorded.  A later record of the event changes nothing.  The event may
+     * be of another device.  If the work before that record fails, this stream
+     * fails with the same status.  Enqueues. */
     ps_status (*stream_wait_event)(const struct ps_backend *backend,
                                    int device, ps_handle stream,
                                    ps_handle event);
@@ -455,11 +489,11 @@ struct ps_backend {
     ps_status (*stream_wait_room)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int64_t timeout_ns);
 
-    /* Optional; NULL if a handle does not identify its device.  The device of
-     * a stream made by another library; never called for stream 0.  Answers at
-     * once.  If the handle means a stream of whichever device is current,
-     * *device is unchanged.  Statuses: PS_ERROR_INVALID_HANDLE if the backend
-     * can tell. */
+    /* Optional; NULL if a handle does not identify its device.  Get the device
+     * of a stream that another library has made; never called for stream 0.
+     * Answers at once.  If the handle means a stream of whichever device is
+     * current, *device is unchanged.  Statuses: PS_ERROR_INVALID_HANDLE if the
+     * backend can tell. */
     ps_status (*stream_device)(const struct ps_backend *backend,
                                ps_handle stream, int *device);
 
@@ -485,14 +519,14 @@ struct ps_backend {
 
     /* PS_SUCCESS when the latest record is done or there is none,
      * PS_ERROR_NOT_READY when it is not, else the failure of the work before
-     * it.  Answers at once.  Once it is PS_SUCCESS core does not query again
-     * until the event is recorded again. */
+     * it.  Answers at once.  After PS_SUCCESS, core does not query the event
+     * until it is recorded again. */
     ps_status (*event_query)(const struct ps_backend *backend, int device,
                              ps_handle event);
 
-    /* Wait until the record in effect at the call is done.  May block.
-     * Statuses: the failure of the work before it.
-     * The limit is as in device_synchronize. */
+    /* Wait until the event's latest record before this call is done.  May
+     * block.  Statuses: the failure of the work before it.  The limit is as in
+     * device_synchronize. */
     ps_status (*event_synchronize)(const struct ps_backend *backend,
                                    int device, ps_handle event,
                                    const struct ps_limit *limit);
@@ -518,15 +552,15 @@ struct ps_backend {
 
     /* Open an event that another process exported; core refuses handles of
      * this process's own.  The handle may be any bytes.  Each process may
-     * record the event, and every member that takes it means the latest record
-     * of any process.  A backend may delay a record until all earlier records
-     * of the event are done.  If a process ends before the work before its
-     * record is done, the record fails, if the backend can tell.
-     * event_destroy ends this process's use of the event.  May block.
-     * Statuses: PS_ERROR_INVALID_VALUE if no event_export of a backend of this
-     * device type wrote the handle, PS_ERROR_INVALID_DEVICE for an event of
-     * another device, PS_ERROR_INVALID_HANDLE if the event no longer exists
-     * and the backend can tell. */
+     * record the event.  Every member that takes the event refers to its
+     * latest record, whichever process made it.  A backend may delay a record
+     * until all earlier records of the event are done.  If a process ends
+     * while the work before its record is not done, the record fails, if the
+     * backend can tell.  event_destroy ends this process's use of the event.
+     * May block.  Statuses: PS_ERROR_INVALID_VALUE if no event_export of a
+     * backend of this device type wrote the handle, PS_ERROR_INVALID_DEVICE
+     * for an event of another device, PS_ERROR_INVALID_HANDLE if the event no
+     * longer exists and the backend can tell. */
     ps_status (*event_open)(const struct ps_backend *backend, int device,
                             const unsigned char handle[PS_IPC_HANDLE_BYTES],
                             ps_handle *event);
@@ -539,9 +573,9 @@ struct ps_backend {
     ps_status (*memory_allocate)(const struct ps_backend *backend, int device,
                                  ps_handle stream, size_t nbytes, void **data);
 
-    /* Free it once the work queued on the stream so far is done.  Takes
-     * effect whatever state the stream's work is in, so it needs no room in
-     * the queue.  May block, but does not wait for work. */
+    /* Free the memory once the work queued on the stream before this call is
+     * done.  Works in every state of the stream, so it needs no room in the
+     * queue.  May block, but does not wait for work. */
     ps_status (*memory_free)(const struct ps_backend *backend, int device,
                              ps_handle stream, void *data);
 
@@ -572,8 +606,8 @@ struct ps_backend {
                              ps_handle stream, void *destination,
                              uint8_t value, size_t nbytes);
 
-    /* The bytes that allocations can still get, and the bytes in all.  May
-     * block. */
+    /* The bytes that allocations can still get, and the bytes of the whole
+     * memory.  May block. */
     ps_status (*memory_info)(const struct ps_backend *backend, int device,
                              uint64_t *free, uint64_t *total);
 
@@ -582,17 +616,17 @@ struct ps_backend {
     ps_status (*peer_accessible)(const struct ps_backend *backend, int device,
                                  int peer, int *accessible);
 
-    /* Optional; NULL if an address does not identify its device.  Which device
-     * has the memory at the address.  `device` is any device that the caller
-     * uses.  Answers at once.  Statuses: PS_ERROR_INVALID_VALUE if no device
-     * has it. */
+    /* Optional; NULL if an address does not identify its device.  Get the
+     * device that has the memory at the address.  `device` is any device that
+     * the caller uses.  Answers at once.  Statuses: PS_ERROR_INVALID_VALUE if
+     * no device has memory there. */
     ps_status (*memory_device)(const struct ps_backend *backend, int device,
                                const void *address, int *owner);
 
     /* ---- Optional group: work ------------------------------------------ */
 
-    /* Queue a call of function(argument) on a thread of the backend's.  It
-     * must be short, must not wait and must not call the backend.
+    /* Queue a call of function(argument) on a thread of the backend's.  The
+     * function is short, does not wait and does not call the backend.
      * Enqueues. */
     ps_status (*host_function)(const struct ps_backend *backend, int device,
                                ps_handle stream, ps_host_function function,
@@ -605,29 +639,30 @@ struct ps_backend {
 
     /* ---- Optional group: notifications (all or none) -------------------- */
 
-    /* Call reached once, when the work that the stream has now is done or has
-     * failed, regardless of its later work and of its destruction.  The status
-     * is the first failure of the stream's work up to that point.
+    /* Call notification->reached once, when the work that the stream has now
+     * is done or has failed.  Neither later work nor the stream's destruction
+     * changes that.  The status is the first failure of the stream's work up
+     * to that point.
      *
      * reached runs with no lock held: on a thread of the backend, on a thread
      * that calls the backend, or on this thread before stream_notify returns.
      * It must be short, must not wait, calls no member but gate_open, and
      * never runs once shutdown has begun.
      *
-     * Takes no place in the stream's queue, so it succeeds if that is full;
-     * disturbs no capture on any thread.  Enqueues.  Statuses:
+     * Takes no place in the stream's queue, so it succeeds even if the queue
+     * is full; disturbs no capture on any thread.  Enqueues.  Statuses:
      * PS_ERROR_CAPTURE_UNSUPPORTED on a stream that is being captured,
      * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
     ps_status (*stream_notify)(const struct ps_backend *backend, int device,
                                ps_handle stream,
                                struct ps_notification *notification);
 
-    /* Likewise, when the event's record in effect at the call is done; at once
-     * if there is none.  No later record and no destruction of the event
-     * changes that, nor does the state of any stream that the record was not
-     * made on.  The status is the failure of the work before that record.  May
-     * block.  Statuses: PS_ERROR_CAPTURED_EVENT, PS_ERROR_OUT_OF_MEMORY,
-     * PS_ERROR_SHUTTING_DOWN. */
+    /* As stream_notify, but call reached when the event's latest record before
+     * this call is done; at once if there is none.  Neither later records, nor
+     * the event's destruction, nor the state of streams other than that of the
+     * record change that.  The status is the failure of the work before that
+     * record.  May block.  Statuses: PS_ERROR_CAPTURED_EVENT,
+     * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
     ps_status (*event_notify)(const struct ps_backend *backend, int device,
                               ps_handle event,
                               struct ps_notification *notification);
@@ -659,8 +694,8 @@ struct ps_backend {
 
     /* Open the gate, whether it was reached or not, and destroy it.  Called
      * exactly once for each gate, on any thread, even if its stream has failed
-     * and after shutdown.  Answers at once, except for the time of the
-     * notifications that it runs. */
+     * and after shutdown.  Answers at once, except that it may run
+     * notifications. */
     ps_status (*gate_open)(const struct ps_backend *backend, int device,
                            ps_handle gate);
 
@@ -673,34 +708,35 @@ struct ps_backend {
 
     /* ---- Optional group: graphs (all or none, but for two) -------------- */
 
-    /* From here on capture the stream's work, instead of running it.  A stream
-     * that waits for an event recorded in a capture joins it.  Never stream 0.
-     * Needs stream_capturing.  Answers at once. */
+    /* From here on, capture the stream's work instead of running it.  If
+     * another stream waits for an event that was recorded in the capture, it
+     * joins the capture.  Never stream 0.  Needs stream_capturing.  Answers at
+     * once. */
     ps_status (*capture_begin)(const struct ps_backend *backend, int device,
                                ps_handle stream, enum ps_capture_mode mode);
 
-    /* End the capture that began on the stream: on the thread that began it,
-     * unless the mode was PS_CAPTURE_RELAXED or the graph was dropped.
-     * *operations is the number of captured operations.  After any status but
-     * PS_ERROR_CAPTURE_UNMATCHED, its streams are as they were before.  May
-     * block.
-     * Statuses: PS_ERROR_CAPTURE_INVALIDATED, _UNJOINED, _WRONG_THREAD. */
+    /* End the capture that began on the stream.  Called on the thread that
+     * began the capture, unless the mode was PS_CAPTURE_RELAXED or the program
+     * has dropped the graph.  *operations is the number of captured
+     * operations.  After any status except PS_ERROR_CAPTURE_UNMATCHED, the
+     * capture is over, and its streams run work again.  May block.  Statuses:
+     * PS_ERROR_CAPTURE_INVALIDATED, _UNJOINED, _WRONG_THREAD. */
     ps_status (*capture_end)(const struct ps_backend *backend, int device,
                              ps_handle stream, ps_handle *graph,
                              size_t *operations);
 
-    /* Optional; NULL if no call disturbs another stream's capture.  Swap the
-     * calling thread's mode: with PS_CAPTURE_RELAXED its calls disturb no
-     * capture, unless they name a captured stream or event.  Answers at
-     * once. */
+    /* Optional; NULL if no call disturbs another stream's capture.  Set the
+     * calling thread's mode to *mode, and *mode to the former one: with
+     * PS_CAPTURE_RELAXED the thread's calls disturb no capture, unless they
+     * name a captured stream or event.  Answers at once. */
     ps_status (*capture_mode_exchange)(const struct ps_backend *backend,
                                        enum ps_capture_mode *mode);
 
-    /* As event_record and stream_wait_event on a stream that is being
-     * captured, but each launch executes it, on the event itself.  So each
-     * launch records this very event, or waits for it, and the event must live
-     * as long as the graph.  Enqueues.  Statuses: PS_ERROR_NOT_SUPPORTED for a
-     * PS_EVENT_INTERPROCESS event. */
+    /* Capture a record of the event, or a wait for it, on a stream that is
+     * being captured.  Other captured records and waits only order the
+     * captured work, but each launch executes this one, on the event itself.
+     * So the event must live as long as the graph.  Enqueues.  Statuses:
+     * PS_ERROR_NOT_SUPPORTED for a PS_EVENT_INTERPROCESS event. */
     ps_status (*event_record_external)(const struct ps_backend *backend,
                                        int device, ps_handle event,
                                        ps_handle stream);
@@ -708,8 +744,8 @@ struct ps_backend {
                                       int device, ps_handle stream,
                                       ps_handle event);
 
-    /* Make an executable of the graph, which may outlive it.  May block.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* Make an executable of the graph.  The executable may outlive the graph.
+     * May block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*graph_instantiate)(const struct ps_backend *backend,
                                    int device, ps_handle graph,
                                    ps_handle *executable);
@@ -721,7 +757,8 @@ struct ps_backend {
     ps_status (*graph_launch)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
 
-    /* Destroy it.  Launches that were queued still run.  May block. */
+    /* Destroy the executable, or the graph.  Launches that were queued still
+     * run.  May block. */
     ps_status (*executable_destroy)(const struct ps_backend *backend,
                                     int device, ps_handle executable);
     ps_status (*graph_destroy)(const struct ps_backend *backend, int device,
@@ -741,31 +778,30 @@ struct ps_backend {
                           int *driver);
 
     /* The program is ending: start no more queued work, wait for running work
-     * until timeout_ns, end the backend's threads.  A later wait returns
-     * PS_ERROR_SHUTTING_DOWN if work is left; a wait in progress, of a thread
-     * that the program does not wait for, goes on.  May block.
-     * PS_ERROR_NOT_READY if something was still running.  With
-     * PS_BACKEND_SHARED, queued work belongs to the driver, which does not
-     * wait for it when the process ends, so only the backend's own threads are
-     * waited for. */
+     * for at most timeout_ns, and end the backend's threads.  A later wait
+     * returns PS_ERROR_SHUTTING_DOWN if work is left.  A wait that is already
+     * in progress, on a thread for which the program does not wait, goes on.
+     * May block.  Returns PS_ERROR_NOT_READY if work was still running at the
+     * end.  With PS_BACKEND_SHARED, queued work belongs to the driver, which
+     * does not wait for it when the process ends, so only the backend's own
+     * threads are waited for. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
 
     /* ---- Optional group: interprocess memory (all or none) -------------- */
 
-    /* Allocate nbytes, at least 1, of the device's memory, for every stream
-     * at once, and write a handle by which other processes of this user can
-     * open it, as long as this process lives and the memory is not freed.
-     * May block, but not for work.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* Allocate nbytes (> 0) of the device's memory, which work of every stream
+     * may use at once.  Write a handle by which other processes of this user
+     * can open it, as long as this process lives and the memory is not freed.
+     * May block, but not for work.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*shared_allocate)(const struct ps_backend *backend, int device,
                                  size_t nbytes,
                                  unsigned char handle[PS_IPC_HANDLE_BYTES],
                                  void **data);
 
-    /* Map memory that another process allocated with nbytes; core refuses
+    /* Map memory of nbytes bytes that another process allocated; core refuses
      * handles of this process's own.  The handle may be any bytes, and nbytes
-     * any number but 0.  The mapped memory stays valid until shared_free,
+     * any number except 0.  The mapped memory stays valid until shared_free,
      * whatever happens to the other process.  May block, but not for work.
      * Statuses: those of event_open, PS_ERROR_INVALID_HANDLE also if the
      * memory has another size; PS_ERROR_OUT_OF_MEMORY. */
@@ -781,21 +817,22 @@ struct ps_backend {
 
     /* ---- Optional group: gates in graphs (both or none) ----------------- */
 
-    /* The number of the capture that the stream is in, 0 if it is in none.
-     * The numbers of the captures of a process are above 0 and differ.
+    /* The number of the capture that captures the stream's work; 0 if there is
+     * none.  The numbers of the captures of a process are above 0 and differ.
      * Answers at once, and disturbs no capture. */
     ps_status (*stream_capture)(const struct ps_backend *backend, int device,
                                 ps_handle stream, uint64_t *capture);
 
     /* Capture a gate on a stream that is being captured.  Each launch of an
-     * executable of the graph makes a gate of its own, of the launch's device:
+     * executable of the graph makes a gate of its own, on the launch's device:
      * once the launch's work before it is done or has failed,
      * reached(argument, gate, status) is called, exactly once, and the work
      * captured behind it starts only after gate_open(gate).  The calls come in
      * the order of the launches.  The calls run as stream_notify says, during
-     * graph_launch too, and may open the gate.  None comes once shutdown has
-     * begun.  argument must live as long as a launch may call.  Needs the
-     * graphs and the gates.
+     * graph_launch too, and may open the gate.  There is no call once shutdown
+     * has begun.  Core keeps the argument valid as long as a launch may call
+     * reached.  A backend with this group also has the groups of graphs and
+     * gates.
      *
      * Enqueues.  Statuses: PS_ERROR_INVALID_VALUE on a stream that is not
      * being captured, PS_ERROR_CAPTURE_INVALIDATED. */
@@ -815,9 +852,10 @@ struct ps_backend {
     /* Reset the peak to the bytes that are reserved now.  May block. */
     ps_status (*pool_reset_peak)(const struct ps_backend *backend, int device);
 
-    /* Return kept memory to the device until at most nbytes are reserved, or
-     * none is kept.  Memory whose free is still queued may stay reserved; so
-     * may any memory while other work is queued.  May block. */
+    /* Return freed memory that the pool keeps to the device, until at most
+     * nbytes are reserved or no freed memory is kept.  Memory whose free is
+     * still queued may stay reserved; so may any memory while other work is
+     * queued.  May block. */
     ps_status (*pool_trim)(const struct ps_backend *backend, int device,
                            uint64_t nbytes);
 
@@ -837,26 +875,26 @@ struct ps_backend {
     ps_status (*host_register)(const struct ps_backend *backend, int device,
                                void *data, size_t nbytes);
 
-    /* Unpin memory that one host_register pinned.  No queued work uses it any
-     * more.  May block. */
+    /* Unpin memory that one call of host_register has pinned.  No queued work
+     * uses it any more.  May block. */
     ps_status (*host_unregister)(const struct ps_backend *backend, int device,
                                  void *data);
 
     /* ---- Optional group: times of operations (both or none) ------------- */
 
-    /* The time by which operations are timed, in nanoseconds: CLOCK_MONOTONIC,
-     * unless time is virtual.  Answers at once, takes no lock and runs no
-     * notifications: the caller may hold any lock. */
+    /* The present time in nanoseconds, on the clock by which operations are
+     * timed: CLOCK_MONOTONIC, unless time is virtual.  Answers at once, takes
+     * no lock and runs no notifications: the caller may hold any lock. */
     ps_status (*time_now)(const struct ps_backend *backend, int64_t *now);
 
     /* Make the calling thread's next memory_copy, memory_fill,
      * memory_fill_items, host_function, sleep or graph_launch write its times
-     * to *times; NULL takes that back.  When such a call returns with success,
-     * both members are 0 or already the times.  They are unchanged if the
-     * operation was captured.  begin is written before end, each atomically,
-     * and *times belongs to the backend until end is; begin stays 0 if only
-     * the end is known, and end is -1 if neither is.  Answers at once.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+     * to *times; NULL cancels an earlier call.  When such a call returns with
+     * success, both members are 0 or already the times.  They are unchanged if
+     * the operation was captured.  begin is written before end, each
+     * atomically, and *times belongs to the backend until end is written.
+     * begin stays 0 if only the end is known, and end is -1 if neither is
+     * known.  Answers at once.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*operation_times)(const struct ps_backend *backend,
                                  struct ps_times *times);
 
@@ -880,13 +918,14 @@ struct ps_backend {
 
     /* ---- Optional: what work waits for ---------------------------------- */
 
-    /* Describe the stream's pending work and its obstacle, for people: the
-     * state of the stream, then that of the stream whose record its first
-     * operation waits for, and so on.  *count becomes the number of all
-     * states.  If that is more than room (> 0), the array ends with the last
-     * state, and states before it are left out.  Changes nothing and calls
-     * nothing, so that it may be called while any other member waits.  Answers
-     * at once.  Statuses: PS_ERROR_INVALID_HANDLE. */
+    /* Describe for people what the stream waits for: first the state of the
+     * stream, then the state of the stream for whose record its first
+     * operation waits, and so on.  *count becomes the number of all states.
+     * If that is more than room (> 0), the last element of the array is the
+     * last state, and the states before it that have no room are left out.
+     * Changes nothing and calls nothing, so that it may be called while any
+     * other member waits.  Answers at once.  Statuses:
+     * PS_ERROR_INVALID_HANDLE. */
     ps_status (*stream_explain)(const struct ps_backend *backend, int device,
                                 ps_handle stream,
                                 struct ps_stream_state *states, int room,
@@ -908,18 +947,20 @@ struct ps_backend {
     ps_status (*graph_upload)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
 
-    /* As graph_instantiate, which has all of enum ps_instantiate_option, with
-     * some of them.  May block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* As graph_instantiate, but with the given options of enum
+     * ps_instantiate_option only; graph_instantiate uses all of them.  May
+     * block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*graph_instantiate_with)(const struct ps_backend *backend,
                                         int device, ps_handle graph,
                                         unsigned options,
                                         ps_handle *executable);
 
     /* Make later launches of the executable do the work of the graph, which
-     * has the same nodes and edges but for their parameters, and no gates.
-     * Launches that were queued still do the earlier work.  After a failure
-     * the executable is as it was.  May block.
-     * Statuses: PS_ERROR_GRAPH_UPDATE, with *difference. */
+     * has no gates.  The graph must have the same nodes and edges as the
+     * executable; only the parameters of nodes may differ.  Launches that were
+     * queued still do the earlier work.  After a failure the executable is as
+     * it was.  May block.  Statuses: PS_ERROR_GRAPH_UPDATE if the graph
+     * differs too much; then *difference says how. */
     ps_status (*graph_update)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle graph,
                               struct ps_graph_difference *difference);
@@ -936,9 +977,9 @@ struct ps_backend {
     /* ---- Optional group: partitions (all or none) ----------------------- */
 
     /* Make a partition of at least count (> 0) of the device's
-     * multiprocessors, of which no other partition has any.  *granted becomes
-     * the number of its multiprocessors.  May block.  Statuses:
-     * PS_ERROR_INVALID_RESOURCE if so many are not left,
+     * multiprocessors.  No multiprocessor is in two partitions.  *granted
+     * becomes the number of the partition's multiprocessors.  May block.
+     * Statuses: PS_ERROR_INVALID_RESOURCE if fewer than count are left,
      * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_NOT_SUPPORTED if the driver has no
      * partitions. */
     ps_status (*partition_create)(const struct ps_backend *backend, int device,
@@ -946,7 +987,7 @@ struct ps_backend {
                                   int *granted);
 
     /* Destroy the partition.  All of its streams have been destroyed before.
-     * Its multiprocessors are left for others.  May block. */
+     * Other partitions can then get its multiprocessors.  May block. */
     ps_status (*partition_destroy)(const struct ps_backend *backend,
                                    int device, ps_handle partition);
 
@@ -959,14 +1000,15 @@ struct ps_backend {
 
     /* ---- Optional group: blocking streams (both or none) ---------------- */
 
-    /* As stream_create, but a stream that serializes with the default stream
-     * of its device: work that is queued on the default stream starts after
-     * all work that the device's blocking streams have then, and work that is
-     * queued on a blocking stream after all that the default stream has, as if
-     * the one waited for an event of the other.  A record, a wait, a query, a
-     * synchronization and a notification of the default stream count as work
-     * of it.  While a blocking stream is being captured, members that use the
-     * default stream return PS_ERROR_CAPTURE_IMPLICIT, and all of them but
+    /* As stream_create, but make a blocking stream, which serializes with the
+     * default stream of its device.  Work that is queued on the default stream
+     * starts when all earlier work of the device's blocking streams is done.
+     * Work that is queued on a blocking stream starts when all earlier work of
+     * the default stream is done.  It is as if the one stream waited for an
+     * event of the other.  A record, a wait, a query, a synchronization and a
+     * notification of the default stream count as work of the default stream.
+     * While a blocking stream is being captured, members that use the default
+     * stream return PS_ERROR_CAPTURE_IMPLICIT, and all of them except
      * stream_query and stream_capturing invalidate the capture.  May block.
      * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*blocking_create)(const struct ps_backend *backend, int device,
@@ -982,30 +1024,31 @@ struct ps_backend {
     /* ---- Optional group: activities of devices (all or none) ------------ */
 
     /* Observe the work that any library in the process queues on the devices,
-     * until activities_end: call functions, which live as long as the process,
-     * with the argument.  May block.  Must not create a context.  Statuses:
-     * PS_ERROR_NOT_SUPPORTED if a library that it needs is missing;
-     * PS_ERROR_NOT_PERMITTED if another tool observes already.  Then reason
-     * receives a text for people, of at most size bytes, that names the
-     * tool. */
+     * until activities_end: call the members of *functions, with the argument,
+     * as struct ps_activity_functions says.  *functions lives as long as the
+     * process.  May block.  Must not create a context.  Statuses:
+     * PS_ERROR_NOT_SUPPORTED if the backend lacks a library that it needs;
+     * PS_ERROR_NOT_PERMITTED if another tool observes already.  In the latter
+     * case, reason receives a text for people, of at most size bytes, that
+     * names the tool. */
     ps_status (*activities_begin)(
         const struct ps_backend *backend,
         const struct ps_activity_functions *functions, void *argument,
         char *reason, size_t size);
 
-    /* Report, before it returns, the work that has ended; it may leave out
-     * some of it while other work has not ended.  May be called after
-     * activities_end, too.  May block, but not for work. */
+    /* Report, before it returns, the work that has ended; while other work has
+     * not ended, some of the work that has may be left out.  May be called
+     * after activities_end, too.  May block, but not for work. */
     ps_status (*activities_flush)(const struct ps_backend *backend);
 
-    /* Observe no more; work queued before may be reported later.  May
+    /* Stop observing; work that was queued before may be reported later.  May
      * block. */
     ps_status (*activities_end)(const struct ps_backend *backend);
 
     /* The number by which activities name the stream; the numbers of a
      * device's streams differ.  A number is less than 2^63; the upper 32 bits
-     * may say which context of the device the stream is of.  Called only after
-     * an activities_begin that succeeded.  Answers at once. */
+     * may identify the context of the stream.  Called only after an
+     * activities_begin that succeeded.  Answers at once. */
     ps_status (*stream_number)(const struct ps_backend *backend, int device,
                                ps_handle stream, uint64_t *number);
 
@@ -1013,34 +1056,37 @@ struct ps_backend {
 
     /* Set whether the work of the device can reach the memory of peer, another
      * device (1) or not (0).  This applies to all memory that memory_allocate
-     * has returned and will return.  Before the first call, a copy between the
-     * two devices gives the access if they support it.  Copies work either
-     * way, but are staged without access.  May block.  Not called while work
-     * uses the access.  If the two devices do not support it, returns any
-     * failure and changes nothing. */
+     * has returned and will return.  Until the first call for the two devices,
+     * a copy between them gives the access if they support it.  Copies work
+     * with and without access, but are staged without access.  May block.  Not
+     * called while work uses the access.  If the two devices do not support
+     * it, returns any failure and changes nothing. */
     ps_status (*peer_access)(const struct ps_backend *backend, int device,
                              int peer, int access);
 
-    /* Optional; if it is present, every member takes PS_STREAM_PER_THREAD for
-     * the calling thread's own stream on the device, which serializes with
-     * stream 0 as those of blocking_create do.  It begins idle when its thread
-     * first uses it, and is never destroyed: when the thread ends, work that
-     * is queued still runs.  Core uses such a stream on its own thread alone.
+    /* Optional.  If it is present, each thread has its own default stream on
+     * each device: in every member, the handle PS_STREAM_PER_THREAD means that
+     * of the calling thread.  Such a stream serializes with stream 0, as the
+     * streams of blocking_create do.  It begins idle when its thread first
+     * uses it, and is never destroyed: when the thread ends, work that is
+     * queued still runs.  Core uses such a stream only on its own thread.
      * When the thread ends, core waits for the stream only with
      * PS_BACKEND_THREADS_FINISH.
      *
-     * Write a name for that stream: a number with PS_THREAD_STREAM_NAME that
-     * no other stream of the device ever has.  stream_explain accepts and
-     * returns the name instead of the handle, on any thread.  On each thread,
-     * core calls this member before any member with the handle.  Answers at
-     * once.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+     * Write a name for the calling thread's stream: a number that no other
+     * stream of the device ever has, for which ps_is_thread_stream_name
+     * returns 1.  stream_explain accepts and returns the name instead of the
+     * handle, on any thread.  On each thread, core calls this member before
+     * any member with the handle.  Answers at once.  Statuses:
+     * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*thread_stream)(const struct ps_backend *backend, int device,
                                ps_handle *name);
 
     /* Optional; if it is NULL, the handle is the number.  The number by which
-     * tools of the device name the executable, above 0; those of executables
-     * that exist at the same time differ.  Answers at once.  Statuses:
-     * PS_ERROR_NOT_SUPPORTED if the driver does not report it. */
+     * tools of the device, such as profilers, name the executable.  It is
+     * above 0; those of executables that exist at the same time differ.
+     * Answers at once.  Statuses: PS_ERROR_NOT_SUPPORTED if the driver does
+     * not report it. */
     ps_status (*executable_number)(const struct ps_backend *backend,
                                    int device, ps_handle executable,
                                    uint64_t *number);
