@@ -1,5 +1,5 @@
-/* The captures in progress: a list under one mutex.  The mutex is held for a
- * few instructions and never across a call of a backend. */
+/* The captures in progress are in one list, which a mutex guards.  The mutex
+ * is held for a few instructions and never across a call of a backend. */
 #include "capture.h"
 
 #include <pthread.h>
@@ -70,8 +70,8 @@ ps_keep_add(struct ps_keep *keep, const struct ps_kept *item)
             return PS_SUCCESS;
         }
     }
-    /* The array is full whenever the count is a power of two; then double
-     * it. */
+    /* The array is full whenever the count is a power of two, or 0; then
+     * double its size. */
     if ((keep->count & (keep->count - 1)) == 0) {
         size_t room = keep->count == 0 ? 1 : 2 * keep->count;
         struct ps_kept *items =

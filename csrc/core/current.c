@@ -8,9 +8,10 @@
 #include "runtime.h"
 #include "stream.h"
 
-/* What `with stream:` has to restore: the streams that were current on the
- * device it left and on the device it entered.  If the two are one device,
- * both fields hold the same stream. */
+/* What the end of `with stream:` must restore.  Its beginning has switched
+ * from the device `left` to the device of the stream `entered`.  The other two
+ * fields are the streams that were current on these two devices before; if the
+ * two are one device, both fields have the same stream. */
 struct scope {
     struct ps_stream *entered;
     struct ps_device *left;
@@ -19,8 +20,9 @@ struct scope {
 };
 
 struct ps_currents {
-    /* Indexed by runtime and device.  NULL means the device's first_current.
-     * A row is allocated when a stream is first set on its runtime. */
+    /* The current streams, indexed by runtime and device.  NULL means the
+     * device's first_current.  The row of a runtime is allocated when a stream
+     * of the runtime is first set. */
     struct ps_stream **streams[PS_MAX_RUNTIMES];
     struct scope *scopes;
     size_t depth;
@@ -34,8 +36,8 @@ devices_of(int runtime)
     return (size_t)ps_runtime_at(runtime)->room;
 }
 
-/* Take one stream, any, out of the scopes or rows.  The caller gets its
- * reference.  Returns NULL if no stream is left. */
+/* Remove any one stream from the scopes or the rows, and return it.  The
+ * caller gets the reference.  Returns NULL if no stream is left. */
 static struct ps_stream *
 take_any(struct ps_currents *currents)
 {
@@ -87,8 +89,8 @@ ps_currents_destroy(struct ps_currents *currents,
     free_currents(currents);
 }
 
-/* In a forked child, forget the streams that the parent had set: they are not
- * current here.  Dropping these references calls no device. */
+/* In a forked child, drop the streams that the parent had set: they are not
+ * current here.  To drop a parent's stream calls no device. */
 static void
 forget_ancestors_streams(struct ps_currents *currents)
 {
@@ -196,9 +198,9 @@ replace(struct ps_currents *currents, struct ps_stream *stream)
     return old;
 }
 
-/* The stream to store as current.  A thread's default stream ends with its
- * thread or its emulation, so it is not stored itself: the device's
- * callers_stream is stored in its place. */
+/* Returns the stream to store as the current one if `stream` is set: the
+ * device's callers_stream in place of a thread's default stream, because that
+ * ends with its thread or its emulation; else `stream` itself. */
 static struct ps_stream *
 standing_for(struct ps_stream *stream)
 {
@@ -214,7 +216,8 @@ switch_device(struct ps_device *target, struct ps_device *left)
                           : backend->device_set(backend, target->index);
 }
 
-/* Make all checks and allocations before anything changes. */
+/* Make all checks and allocations that setting the stream needs, so that
+ * nothing can fail after the first change. */
 static ps_status
 prepare(struct ps_currents *currents, struct ps_stream *stream)
 {
@@ -284,9 +287,9 @@ ps_current_enter(struct ps_currents *currents, struct ps_stream *stream,
     return PS_SUCCESS;
 }
 
-/* Find the latest scope of this stream and remove it.  It need not be the
- * innermost: generators and exit stacks may exit in another order than they
- * entered. */
+/* Find the latest scope of the stream with this handle, and remove it.
+ * Returns false if there is none.  It need not be the innermost scope: with
+ * generators and exit stacks, a program may leave scopes in another order. */
 static bool
 take_scope(struct ps_currents *currents, struct ps_device *device,
            ps_handle handle, struct scope *scope)

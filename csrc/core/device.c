@@ -1,4 +1,4 @@
-/* Waits for all work of a device, and the handler of forks. */
+/* Waits for all work of a device, and core's fork handlers. */
 #include "device.h"
 
 #include <pthread.h>
@@ -9,8 +9,8 @@
 #include "runtime.h"
 #include "thread.h"
 
-/* Discard all state that another thread held or was changing at the fork: that
- * thread does not exist in the child. */
+/* In a forked child, reset the state that another thread may have locked or
+ * half changed at the fork: that thread does not exist in the child. */
 static void
 reset_in_child(struct ps_runtime *runtime)
 {
@@ -59,8 +59,8 @@ ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit)
 {
     ps_status status = ps_capture_refuse_device(device);
     if (status == PS_SUCCESS) {
-        /* Destroy pooled streams that have failed first: device_synchronize
-         * would report their failures again. */
+        /* First destroy the pooled streams that have failed; otherwise
+         * device_synchronize would report their failures again. */
         ps_device_forget_failed(device);
         status = PS_CALL(device, device_synchronize, limit);
     }

@@ -33,8 +33,8 @@ drain_device(struct ps_device *device)
     int count = device->pooled_stream_count;
     device->pooled_streams = NULL;
     device->pooled_stream_count = device->pooled_stream_room = 0;
-    /* Keep the side stream while other references to it exist: a block that
-     * was allocated on it will be freed on it. */
+    /* Keep the side stream if there are other references to it: blocks that
+     * were allocated on the side stream will be freed on it. */
     struct ps_stream *side = device->side;
     if (side != NULL && atomic_load(&side->refs) > 1) {
         side = NULL;

@@ -35,7 +35,8 @@ pool_of(struct ps_device *device, const struct ps_event *event)
 
 struct ps_ipc {
     struct ps_export base;
-    bool exported; /* by this process */
+    /* Whether this process exported the event; false: it opened the event. */
+    bool exported;
 };
 
 static struct ps_ipc *
@@ -88,8 +89,8 @@ ps_event_ref(struct ps_event *event)
     return event;
 }
 
-/* Put the native event into the pool.  Returns false if the pool, which may be
- * NULL, has no room. */
+/* Put the native event into the pool.  Returns false if the pool has no room,
+ * or if pool is NULL. */
 static bool
 pool_give(struct ps_device *device, struct ps_idle_events *pool,
           ps_handle handle)
@@ -105,8 +106,8 @@ pool_give(struct ps_device *device, struct ps_idle_events *pool,
     return kept;
 }
 
-/* Give the native event back to its pool.  Returns false if the caller must
- * destroy it. */
+/* Put the event's native event into the pool for its flags.  Returns false if
+ * that is not possible; then the caller must destroy the native event. */
 __attribute__((noinline)) static bool
 give_up_native(struct ps_event *event)
 {
@@ -147,7 +148,7 @@ ps_event_unref(struct ps_event *event)
     return ps_event_let_go(event) ? PS_SUCCESS : ps_event_finish(event);
 }
 
-/* As ps_event_adopt, untraced. */
+/* As ps_event_adopt, but calls no trace hook. */
 static bool
 claim(struct ps_event *event, struct ps_device *device, ps_handle handle)
 {
@@ -206,8 +207,9 @@ ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream)
            bind_pooled(event, stream->device);
 }
 
-/* Give the event a native event on the device.  If another thread has begun to
- * do so, only yield to that thread; the caller tries again. */
+/* Create a native event on the device for the event.  If another thread is
+ * doing that already, only yields to that thread.  The caller checks the
+ * event, and calls again if it still has no native event. */
 static ps_status
 bind_once(struct ps_event *event, struct ps_device *device)
 {
@@ -356,8 +358,8 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
             atomic_store_explicit(&event->source, stream->identity,
                                   memory_order_relaxed);
         }
-        /* Count the record only after it was made.  A query that has read this
-         * count then asks the device about this record or a later one, never
+        /* Count the record only after it was made.  So a query that has read
+         * this count asks the device about this record or a later one, never
          * about an earlier one. */
         atomic_fetch_add_explicit(&event->recorded, 1, memory_order_release);
         trace(PS_TRACE_EVENT_RECORD, event, stream->handle);
@@ -365,9 +367,9 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
     return status;
 }
 
-/* Remember that the first `recorded` records are done.  The counter of an
- * external event misses the records by graph launches, so it proves
- * nothing. */
+/* Store that the first `recorded` records are done.  Not for an external
+ * event: its counter misses the records of graph launches, so the event may be
+ * pending again. */
 static void
 remember_done(struct ps_event *event, unsigned long long recorded)
 {
@@ -377,8 +379,8 @@ remember_done(struct ps_event *event, unsigned long long recorded)
     }
 }
 
-/* Refuse an event of the parent process, and an event whose latest record was
- * captured: querying it could invalidate the capture. */
+/* Returns a failure if a parent process created the event, or if its latest
+ * record was captured: to query such an event could invalidate the capture. */
 static ps_status
 check(struct ps_event *event)
 {
@@ -390,8 +392,8 @@ check(struct ps_event *event)
                : PS_SUCCESS;
 }
 
-/* Call the member event_synchronize (wait) or event_query, unless the event is
- * known to be done. */
+/* Call the backend's event_synchronize if `wait` is true, else event_query;
+ * but call neither if the event is known to be done. */
 static inline ps_status
 ask(struct ps_event *event, bool wait, const struct ps_limit *limit)
 {
@@ -453,8 +455,8 @@ ps_event_elapsed(struct ps_event *start, struct ps_event *end,
 
 /* ---- Export and import ---- */
 
-/* Store the exported handle in the event.  Returns false if another thread has
- * exported the event first. */
+/* Store the interprocess handle of an export in the event.  Returns false if
+ * another thread has exported the event in the meantime. */
 static bool
 publish(struct ps_event *event, struct ps_ipc *ipc)
 {

@@ -1,4 +1,5 @@
-/* A list of handles under a mutex, which is held for a few instructions. */
+/* The handles are in a list.  A mutex guards it, which is held for a few
+ * instructions. */
 #include "exports.h"
 
 #include <pthread.h>

@@ -29,8 +29,9 @@ ps_graph_create(bool keeps, struct ps_graph **result)
     return PS_SUCCESS;
 }
 
-/* Lock the graph.  Returns PS_ERROR_FOREIGN for a graph of the parent process:
- * one of the parent's threads may have held its mutex at the fork. */
+/* Lock the graph.  Returns PS_ERROR_FOREIGN, without locking, if a parent
+ * process created the graph: one of its threads may have held the graph's
+ * mutex at the fork. */
 static ps_status
 lock(struct ps_graph *graph)
 {
@@ -48,8 +49,9 @@ unlock(struct ps_graph *graph, ps_status status)
     return status;
 }
 
-/* Evaluate the expression, a status, with the graph locked.  If locking fails,
- * the value is the status of the lock. */
+/* Evaluate the expression, which has a status as its value, with the graph
+ * locked.  The macro's value is that status or, if locking fails, the status
+ * of lock(). */
 #define LOCKED(graph, expression)                                    \
     ({                                                               \
         ps_status locked_ = lock(graph);                             \
@@ -98,13 +100,14 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
         return unlock(graph, status);
     }
     ps_capture_remove(&graph->capture);
-    /* While the capture was in the list, other captures may have added
-     * objects.  They stay until the next reset. */
+    /* While the capture was in the list, work of other captures may have added
+     * objects.  The graph keeps them until the next reset. */
     graph->keep = graph->capture.keep;
     return unlock(graph, status);
 }
 
-/* References taken out of a graph, to be dropped after it is unlocked. */
+/* References that were taken out of a graph under its lock, and that are
+ * dropped after the graph is unlocked. */
 struct leftovers {
     struct ps_stream *origin;
     struct ps_stream *launched;
@@ -113,7 +116,7 @@ struct leftovers {
     struct ps_block *launches;
 };
 
-/* The owner of the `launches` block: the objects to keep until the launches
+/* The owner of the `launches` block: the objects to keep until all launches
  * are done. */
 struct kept_pair {
     struct ps_keep keep;
@@ -130,10 +133,10 @@ release_pair(void *owner)
     return status;
 }
 
-/* Create the block that represents all launches: a loan of no memory.  The
- * memory pool releases a block only when the streams that use it are done.
- * When the graph is reset, the loan's owner takes over the kept objects, so
- * they are released with the block. */
+/* Create the block ps_graph.launches, a loan of 0 bytes that every launch
+ * uses.  The memory pool releases a block only when all work that uses it is
+ * done.  When the graph is reset, the kept objects move to the loan's owner,
+ * so they are released with the block. */
 static ps_status
 create_launches(struct ps_device *device, struct ps_block **block)
 {
@@ -185,8 +188,9 @@ unlock_and_drop(struct ps_graph *graph, struct leftovers *left,
     return status;
 }
 
-/* Whether only another thread may end the capture.  If this thread tried, the
- * driver's call would fail and end the capture nevertheless. */
+/* Returns whether a capture is in progress that only another thread may end.
+ * If this thread tried to end it, the driver's call would fail, but still end
+ * the capture. */
 static bool
 is_other_threads(const struct ps_graph *graph)
 {
@@ -194,9 +198,10 @@ is_other_threads(const struct ps_graph *graph)
            !pthread_equal(graph->thread, pthread_self());
 }
 
-/* End the capture.  It is over after any status, unless the stream still
- * reports that it is being captured.  last: the graph is being freed, so a
- * capture that this thread cannot end is abandoned. */
+/* End the capture.  After any status, the capture is over, unless the backend
+ * still reports the stream as captured.  last: the graph is being freed, so if
+ * this thread cannot end the capture, the stream's own thread does it
+ * later. */
 static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
            size_t *operations)
@@ -248,7 +253,8 @@ instantiate_locked(struct ps_graph *graph, unsigned options)
         graph->device->runtime->backend->graph_instantiate_with == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    /* A graph with allocations cannot have two executables at a time. */
+    /* Drop the old executable first: CUDA does not allow two executables of a
+     * graph that allocates memory. */
     ps_runtime_note_failure(graph->device->runtime,
                             drop_executable_locked(graph));
     graph->fresh = true;
@@ -308,7 +314,7 @@ ps_status
 ps_graph_finish(struct ps_graph *graph, bool keep_native)
 {
     ps_status status = lock(graph);
-    /* A trace callback may have reset the graph since the capture ended. */
+    /* A trace hook may have reset the graph since the capture ended. */
     if (status != PS_SUCCESS || graph->keeps || graph->native == 0) {
         return status == PS_SUCCESS ? unlock(graph, status) : status;
     }
@@ -318,8 +324,8 @@ ps_graph_finish(struct ps_graph *graph, bool keep_native)
         status = instantiate_locked(graph, ALL_OPTIONS);
     }
     if (status != PS_SUCCESS) {
-        /* Empty the graph: after a failure it must not be launched later,
-         * without the objects that it keeps. */
+        /* Empty the graph, so that it cannot be launched later without the
+         * objects that its work uses. */
         ps_runtime_note_failure(runtime, empty_locked(graph, &left));
     }
     else if (!keep_native) {
@@ -407,11 +413,11 @@ check_update_locked(const struct ps_graph *graph, const struct ps_graph *other,
                : PS_SUCCESS;
 }
 
-/* Replace the work of later launches.  Only launches that are already queued
- * use the objects of the previous update, so the old `launches` block takes
- * these over and drops them when those launches are done.  The graph keeps the
- * captured objects, because a later instantiation uses them.  The old block
- * gets references to these, too. */
+/* Replace the work of later launches.  The objects of the previous update are
+ * used only by launches that are already queued.  So they move to the old
+ * `launches` block, which drops them when those launches are done.  The graph
+ * still keeps the objects of its captured work, because a later instantiation
+ * uses them; the old block gets references to these, too. */
 static ps_status
 update_locked(struct ps_graph *graph, struct ps_graph *other, uint64_t number,
               struct ps_graph_difference *difference, struct leftovers *left)
@@ -527,8 +533,8 @@ ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
                             add_child_locked(graph, child, number, stream));
 }
 
-/* Store the stream of the latest launch.  *before receives the reference to
- * the previous one; the caller drops it. */
+/* Set graph->launched.  *before receives the reference to the former stream;
+ * the caller drops it. */
 static void
 set_launched_locked(struct ps_graph *graph, struct ps_stream *stream,
                     struct ps_stream **before)
@@ -548,7 +554,8 @@ wait_quietly(struct ps_stream *stream, struct ps_event *event)
     return status;
 }
 
-/* Make the stream wait for the launches of earlier executables. */
+/* Make the stream wait for all earlier launches of the graph, which were
+ * launches of other executables. */
 static ps_status
 follow_locked(struct ps_graph *graph, struct ps_stream *stream,
               struct ps_stream **before, struct ps_stream **full)
@@ -564,10 +571,10 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }
-    /* The queue of either stream may be full: `launched`'s, where the event is
-     * recorded, or `stream`'s.  *full names the stream to wait for.  If
-     * waiting for room in `launched` fails for another reason, the caller's
-     * wait returns that status. */
+    /* The full queue is that of `launched`, where the event is recorded, or
+     * that of `stream`.  *full becomes the stream for whose room the caller
+     * must wait.  If this check of the room in `launched` fails for another
+     * reason, the caller's wait will fail with the same status. */
     else if (status == PS_ERROR_QUEUE_FULL && latest == NULL &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;
@@ -588,10 +595,10 @@ queue_launch_locked(struct ps_graph *graph, struct ps_launch *launch,
     return status;
 }
 
-/* Returns `captured` if the stream is being captured, and
+/* Returns `captured` if the stream is being captured,
  * PS_ERROR_CAPTURE_IMPLICIT if it is a default stream that serializes with a
- * captured stream.  Checked here because the device's own check would
- * invalidate the capture. */
+ * captured stream, else PS_SUCCESS.  Core checks this because the check in the
+ * backend's graph_launch would invalidate the capture. */
 static ps_status
 refuse_captured(struct ps_stream *stream, ps_status captured)
 {
@@ -608,14 +615,16 @@ launch_locked(struct ps_graph *graph, struct ps_launch *launch,
               struct ps_stream *stream, struct ps_stream **before,
               struct ps_stream **full)
 {
-    /* Launches of one executable run in order.  The first launch of a new one
-     * has to wait for the launches of earlier executables. */
+    /* Launches of one executable run in order.  The first launch of a new
+     * executable must be made to wait for the launches of earlier
+     * executables. */
     bool waits =
         graph->fresh && graph->launched != NULL && graph->launched != stream;
     ps_status status = refuse_captured(stream, PS_ERROR_GRAPH_INNER);
     if (status == PS_SUCCESS && waits &&
         !ps_stream_is_remote(graph->launched)) {
-        /* A stream that waits for a captured stream would join its capture. */
+        /* If graph->launched is being captured, a wait for it would make the
+         * stream join that capture. */
         status = refuse_captured(graph->launched, PS_ERROR_GRAPH_BEHIND);
     }
     if (status == PS_SUCCESS && graph->executable == 0) {

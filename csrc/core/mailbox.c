@@ -1,5 +1,5 @@
-/* Mailboxes.  The descriptor is written once when messages begin to arrive,
- * not once per message: while a mailbox has messages, it is readable anyway.
+/* Mailboxes.  The file descriptor is an eventfd.  It is written when the first
+ * message arrives, and read when no message is left, not once per message.
  *
  *   created --expected--> pending --arrives--> to be taken --> freed
  *                            |                     |
@@ -21,18 +21,18 @@ struct ps_mailbox {
     /* Guards the fields below.  Never held across a call of a backend. */
     pthread_mutex_t mutex;
     pthread_cond_t posted;
-    /* The messages that arrived and were not taken: a ring of their
+    /* The messages that have arrived and were not taken: a ring of their
      * notifications. */
     struct ps_notification *arrived;
-    /* A hash table of the messages by token, without messages that were taken
-     * or abandoned.  `count` is the number of messages, abandoned ones
-     * included. */
+    /* A hash table of the messages by token.  It has no messages that were
+     * taken or abandoned.  `count` is the number of messages, including
+     * abandoned ones. */
     struct ps_message **buckets;
     size_t bucket_count; /* a power of two */
     size_t count;
     int fd; /* -1 until ps_mailbox_fd creates it */
-    /* ps_mailbox_destroy was called.  The mailbox is freed with its last
-     * abandoned message. */
+    /* Whether ps_mailbox_destroy was called.  Then the mailbox is freed
+     * together with its last abandoned message. */
     bool destroyed;
 };
 
@@ -59,7 +59,7 @@ ps_mailbox_create(struct ps_mailbox **result)
     return PS_SUCCESS;
 }
 
-/* Unlock the mailbox.  If it was destroyed and this was its last message, free
+/* Unlock the mailbox.  If it was destroyed and has no messages any more, free
  * it. */
 static void
 unlock(struct ps_mailbox *mailbox)
@@ -165,8 +165,8 @@ forget_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     ps_message_free(message);
 }
 
-/* Append a message that has arrived and is not held to the messages to be
- * taken.  Free it instead if it was abandoned. */
+/* Deliver a message that has arrived and is not held: append it to the
+ * messages that can be taken or, if it was abandoned, free it. */
 static void
 deliver_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
@@ -266,8 +266,8 @@ ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token)
 
 /* ---- Cancelling ---- */
 
-/* Cancel the notification of a message that the caller holds.  Called with the
- * mutex unlocked, because this calls the backend. */
+/* Cancel the notification of a message that is marked as held by this thread.
+ * Called with the mutex unlocked, because this calls the backend. */
 static void
 finish_cancel(struct ps_message *message)
 {
@@ -284,7 +284,7 @@ finish_cancel(struct ps_message *message)
     }
 }
 
-/* Remove a message from the messages to be taken. */
+/* Remove a message from the messages that can be taken. */
 static void
 unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
@@ -294,10 +294,11 @@ unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     }
 }
 
-/* Cancel the messages of one bucket: those with the token, or all if token is
- * NULL.  Stops at the first message whose notification the backend must
- * cancel.  Marks it as held and returns it; the caller cancels it without the
- * mutex, and calls again. */
+/* Cancel the messages of one bucket that have this token, or all of them if
+ * token is NULL.  Stops at the first message whose notification the backend
+ * must cancel: marks the message as held, and returns it.  The caller then
+ * unlocks the mutex, calls finish_cancel, and calls this function again.
+ * Returns NULL when no message is left to cancel. */
 static struct ps_message *
 cancel_some_locked(struct ps_mailbox *mailbox, struct ps_message *message,
                    const uint64_t *token)
@@ -371,7 +372,7 @@ ps_mailbox_destroy(struct ps_mailbox *mailbox)
 
 /* ---- The receiver ---- */
 
-/* The oldest message to be taken, or NULL. */
+/* Returns the oldest message that can be taken, or NULL. */
 static struct ps_message *
 first_locked(const struct ps_mailbox *mailbox)
 {
@@ -421,8 +422,8 @@ ps_mailbox_put_back(struct ps_mailbox *mailbox, struct ps_message *messages)
         deliver_locked(mailbox, messages);
     }
     if (last != NULL) {
-        /* The returned messages precede those that have arrived since they
-         * were taken. */
+        /* The messages that are put back come before those that have arrived
+         * since. */
         mailbox->arrived = last;
     }
 }

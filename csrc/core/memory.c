@@ -1,8 +1,9 @@
-/* Blocks of memory.  If other streams still use a block when its last
- * reference is dropped, the block is retired.  Each use of the block goes into
- * its stream's list, in order, with an event that ends it.  When its last use
- * is over, the block is settled: freed, or kept for reuse.  Each allocation
- * and each drop checks the oldest uses of a few streams. */
+/* Blocks of memory.  If other streams than the block's own still use a block
+ * when its last reference is dropped, the block is retired: each use of the
+ * block goes to the end of its stream's list, with an event that is recorded
+ * behind the use.  When its last use is over, the block is settled: freed,
+ * kept for reuse, or returned to its owner.  Each allocation, and each dropped
+ * last reference, checks the oldest uses of a few streams. */
 #include "memory.h"
 
 #include <errno.h>
@@ -23,14 +24,15 @@
 enum {
     /* Pinned memory is allocated in whole pages. */
     PAGE = 4096,
-    /* The most idle pinned memory that is kept for reuse. */
+    /* At most this much idle pinned memory is kept for reuse. */
     IDLE_BYTES = 256 << 20,
 };
 
-/* The parts of a thread-local word.  MAY_NOT_WAIT is a flag.  The rest is the
- * fork generation + 1 in which the thread is sweeping, or 0.  The word
- * prevents a nested sweep: a loan's release function may call core again.  The
- * generation makes it invalid in a child if that function forks. */
+/* The parts of the thread-local word PS_THREAD_MEMORY.  MAY_NOT_WAIT is a
+ * flag.  The other bits are 0, or the fork generation + 1 while the thread is
+ * sweeping.  They prevent that a loan's release function, which may call core,
+ * begins a nested sweep.  If that function forks, the generation tells that
+ * the child is not sweeping. */
 enum { MAY_NOT_WAIT = 1, SWEEPING_SHIFT = 1 };
 
 atomic_int ps_memory_poison = -1;
@@ -113,9 +115,9 @@ drop_block(struct ps_block *block)
     return status;
 }
 
-/* Get the device's side stream, which is never captured.  Memory for captured
- * work is allocated on it, and memory of threads that have ended is freed on
- * it.  Borrowed.  May block. */
+/* Get the device's side stream, as a borrowed reference.  The side stream is
+ * never captured.  Memory for captured work is allocated on it, and memory of
+ * threads that have ended is freed on it.  May block. */
 static ps_status
 side_stream(struct ps_device *device, struct ps_stream **result)
 {
@@ -198,7 +200,8 @@ poison(struct ps_block *block)
     }
 }
 
-/* Free a block that no work uses any more, or keep it for reuse. */
+/* Settle a block that no work uses any more: free it, keep it for reuse, or
+ * return it to its owner. */
 static ps_status
 settle(struct ps_block *block)
 {
@@ -238,17 +241,19 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
     pool->last_retired = stream;
 }
 
-/* Settle a block that no other stream uses any more, or hold it until a later
- * sweep can settle it.
+/* Settle a block that no stream except its own uses any more.  If that must
+ * not happen now, put the block into the list memory.held of a stream; a later
+ * sweep settles it.
  *
- * If its own stream is being captured, the block is held until the capture
- * ends; otherwise the graph would contain the free.  If its own stream is
- * another thread's default stream, the block is held until that thread sweeps
- * or ends.
+ * If the block's own stream is being captured, the block is held until the
+ * capture ends, because otherwise the free would be captured.  If its own
+ * stream is another thread's default stream, the block is held until that
+ * thread sweeps or ends.
  *
- * To unpin memory and to free interprocess memory, the driver may wait for
- * work and disturb captures.  So these blocks are held on the device's default
- * stream until a thread that may wait for work sweeps. */
+ * To unpin memory, or to free interprocess memory, the driver may wait for
+ * work and invalidate captures.  So blocks with such memory are held in the
+ * list of the device's default stream, until a thread sweeps that may wait for
+ * work. */
 static ps_status
 finish(struct ps_block *block)
 {
@@ -271,7 +276,7 @@ finish(struct ps_block *block)
     return PS_SUCCESS;
 }
 
-/* Move the block's uses to the lists of their streams. */
+/* Move the block's uses to the lists memory.first of their streams. */
 static void
 retire(struct ps_block *block)
 {
@@ -323,7 +328,7 @@ wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Take the first streams, `most` at most, out of the pool's list, to check
+/* Take up to `most` streams from the front of the pool's list, to check
  * them. */
 static struct ps_stream *
 begin_sweep(struct ps_memory_pool *pool, size_t most)
@@ -350,8 +355,8 @@ end_sweep(struct ps_memory_pool *pool)
     }
 }
 
-/* Drop the oldest use in the stream's list.  Returns the use's block if no
- * other use of that block is left, else NULL. */
+/* Drop the oldest use in the stream's list.  If that was the last use of its
+ * block, returns the block, else NULL. */
 static struct ps_block *
 forget_first(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -372,8 +377,8 @@ first_use(struct ps_memory_pool *pool, struct ps_stream *stream)
     return stream->memory.first;
 }
 
-/* Take the blocks that are held until housekeeping may use the stream.
- * Returns NULL if it still may not. */
+/* Take the stream's list of held blocks, if core's housekeeping may now use
+ * the stream.  Returns NULL if it may not, or if the list is empty. */
 static struct ps_block *
 take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -390,7 +395,9 @@ take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
     return held;
 }
 
-/* Put the stream back into the pool's list if it still has retired blocks. */
+/* Put the stream back into the pool's list if it still has uses or held
+ * blocks.  Drops the reference that came with the stream when it was taken
+ * out. */
 static void
 put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -404,10 +411,11 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
     ps_runtime_note_failure(runtime, ps_stream_unref(stream));
 }
 
-/* Settle the blocks whose uses by this stream are over.  The caller has taken
- * the stream out of the pool's list.  If wait is not NULL, first wait for each
- * use.  Returns false in a child process, if an owner's release function or a
- * signal handler forked meanwhile: the parent settles the rest. */
+/* Check the uses in this stream's list, and finish the blocks whose last use
+ * is over.  The caller has taken the stream out of the pool's list.  If wait
+ * is not NULL, first wait for each use.  If an owner's release function or a
+ * signal handler forks meanwhile, returns false in the child, where the caller
+ * must stop; the parent settles the other blocks. */
 static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
         const struct ps_limit *wait)
@@ -437,9 +445,9 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
     return true;
 }
 
-/* Settle the retired blocks whose uses are over.  Looks at the uses by `most`
- * streams at most.  If wait is not NULL, wait until all uses are over,
- * including those that other threads are checking now. */
+/* Settle the retired blocks whose uses are over.  Checks at most `most`
+ * streams.  If wait is not NULL, waits until all uses in their lists are over,
+ * also those that other threads are checking now. */
 static void
 sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
 {
@@ -514,8 +522,8 @@ allocate_native(struct ps_block *block, size_t nbytes)
                          nbytes, &block->data);
 }
 
-/* Free the idle pinned blocks, if they hold more than `most` bytes and the
- * thread may wait for work. */
+/* Free the idle pinned blocks if together they have more than `most` bytes.
+ * Does nothing on a thread that must not wait for work. */
 static void
 drop_idle(struct ps_runtime *runtime, size_t most)
 {
@@ -538,8 +546,8 @@ drop_idle(struct ps_runtime *runtime, size_t most)
     }
 }
 
-/* Allocate the block's memory.  If memory is short, retry after a sweep that
- * waits within the limit. */
+/* Allocate the block's memory.  If memory is short, wait for the work that
+ * uses retired blocks, within the limit, and try again. */
 static ps_status
 allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
 {
@@ -551,7 +559,7 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
         struct ps_runtime *runtime = block->device->runtime;
         sweep(runtime, may_not_wait() ? NULL : limit, SIZE_MAX);
         drop_idle(runtime, 0);
-        /* The wait may have run a signal handler that forked, and this may be
+        /* The wait may have run a signal handler that forked; then this may be
          * the child. */
         status = block->generation == ps_generation()
                      ? allocate_native(block, nbytes)
@@ -563,8 +571,8 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
     return status;
 }
 
-/* Whether the device's counters include the block: they count device memory
- * that this process allocated. */
+/* Returns whether the device's counters include the block.  They count the
+ * device memory that this process has allocated. */
 static bool
 is_counted(const struct ps_block *block)
 {
@@ -602,8 +610,8 @@ keep_block(struct ps_block *block)
 }
 
 /* Wait for the side stream, so that any stream may use memory that was
- * allocated on it.  Only allocations and frees are queued there, so the wait
- * is short.  May block. */
+ * allocated on it.  Only allocations and frees are queued on the side stream,
+ * so the wait is short.  May block. */
 static ps_status
 wait_for_side(struct ps_stream *stream)
 {
@@ -667,8 +675,8 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     return PS_SUCCESS;
 }
 
-/* Take an idle block of at least nbytes, but at most twice as large; NULL if
- * there is none. */
+/* Remove and return an idle block of at least nbytes, but at most twice as
+ * many bytes.  Returns NULL if there is none. */
 static struct ps_block *
 take_idle(struct ps_memory_pool *pool, size_t nbytes)
 {
@@ -686,8 +694,8 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
     return block;
 }
 
-/* Add a pinned block to the counters.  made: the block was allocated just now,
- * not reused. */
+/* Add a pinned block to the counters.  made: whether its memory was allocated
+ * now, not reused. */
 static void
 count_pinned(struct ps_block *block, bool made)
 {
@@ -727,8 +735,8 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     }
     block->host = true;
     block->pinned = true;
-    /* Threads that run callables may not wait, and so may have left more than
-     * IDLE_BYTES. */
+    /* Threads that run callables must not wait for work, so they free no idle
+     * memory and may have left more than IDLE_BYTES. */
     drop_idle(device->runtime, IDLE_BYTES);
     ps_status status = allocate(block, rounded, limit);
     if (status != PS_SUCCESS) {
@@ -882,8 +890,8 @@ ps_block_unref(struct ps_block *block)
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);
     if (block->uses == NULL) {
-        /* Do not leave this to a later sweep: the owner of a loan may need its
-         * memory back now. */
+        /* Finish the block now, not in a later sweep: the owner of a loan may
+         * need the memory back at once. */
         status = ps_first_failure(status, finish(block));
     }
     else {

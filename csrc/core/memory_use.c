@@ -1,5 +1,6 @@
 /* The uses of blocks by streams.  A stream that is being captured is never
- * queried.  Its captured work with the block has not even begun. */
+ * queried, and its uses are not over: its captured work with the block has not
+ * begun. */
 #include "memory_use.h"
 
 #include <stdlib.h>
@@ -23,9 +24,10 @@ ps_use_drop(struct ps_block_use *use)
     return status;
 }
 
-/* Whether the status of a query means that work is over.  A failure does,
- * since the stream reports it elsewhere.  A status about captures does not:
- * another thread may begin a capture at any time. */
+/* Returns whether the status of a query means that the work is over.  A
+ * failure of the work means that, too; the program gets it from other calls.
+ * A status about captures does not mean it, since another thread may begin a
+ * capture at any time. */
 static bool
 says_over(ps_status status)
 {
@@ -45,8 +47,8 @@ is_done(struct ps_block_use *use)
     return says_over(status);
 }
 
-/* For a use by another thread's default stream: once that thread has ended,
- * the stream's latest event also ends the use. */
+/* For a use by another thread's default stream: if that thread has ended, make
+ * the stream's event of_thread.latest the event of the use. */
 static void
 adopt_latest(struct ps_block_use *use)
 {
@@ -58,7 +60,8 @@ adopt_latest(struct ps_block_use *use)
     }
 }
 
-/* Record the event of the use, unless that was done or is not possible now. */
+/* Record the event of the use, unless it was recorded already.  If that is not
+ * possible now, do nothing. */
 static void
 record(struct ps_block_use *use)
 {
@@ -110,8 +113,8 @@ ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait)
     if (use->recorded) {
         return is_done(use);
     }
-    /* No event could be recorded: the use is over if the wait for the stream
-     * succeeded or the stream is idle. */
+    /* No event could be recorded.  Then the use is over if the wait for the
+     * stream has succeeded, or if the stream is idle. */
     return waited == PS_SUCCESS ||
            says_over(ps_stream_query_quietly(use->stream));
 }
@@ -142,8 +145,9 @@ ps_uses_prune(struct ps_block_use *uses, ps_status *status)
     return uses;
 }
 
-/* Remove the use from the block.  Returns false if the use must stay, because
- * the stream has got more work with the block since `mark` was read. */
+/* Remove the use from the block's list.  Returns false if the use must stay,
+ * because the stream has got more work with the block since the caller read
+ * `mark`. */
 static bool
 unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
                   unsigned long long mark)
@@ -160,8 +164,9 @@ unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
     return true;
 }
 
-/* A block that many streams use must not keep them all alive.  So check the
- * latest few uses, and drop each one whose stream is idle. */
+/* Check the latest few uses of the block, and drop each one whose stream is
+ * idle.  So a block that many streams have used does not keep all of them
+ * alive. */
 static void
 forget_idle_uses(struct ps_block *block)
 {
@@ -255,7 +260,8 @@ ps_block_use_end(struct ps_block *block, struct ps_stream *stream)
     PS_HOLD(&device->mutex);
     struct ps_block_use *use = block->uses;
     /* If two threads began to use the block on one stream at the same time,
-     * each may have added a use.  Any of these will do. */
+     * each may have added a use.  It does not matter which of these ends
+     * first. */
     while (use->stream != stream || use->begun == 0) {
         use = use->next;
     }

@@ -1,7 +1,8 @@
-/* Notifications.  Core passes those of a stream or event to the backend,
- * unless the result is known already.  For a whole device, core has a thread
- * that calls device_synchronize as long as notifications are pending.  Each
- * call reports the notifications that were registered before it began. */
+/* Notifications.  Core passes those for a stream or an event to the backend,
+ * unless the result is known already.  For notifications for a whole device,
+ * core has a thread that calls device_synchronize repeatedly while any are
+ * pending.  When such a call returns, the thread reports the notifications
+ * that were registered before the call began. */
 #include "notify.h"
 
 #include <pthread.h>
@@ -61,10 +62,10 @@ ps_event_notify(struct ps_event *event, struct ps_registration *registration)
 /* Guards the rings and flags of all devices.  Held for a few instructions. */
 static pthread_mutex_t devices_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Report the notifications with numbers up to `number`.  Returns whether more
- * are pending; if not, the thread ends.  If the work failed but all
- * notifications for it were cancelled, the failure is stored for
- * ps_device_take_failure. */
+/* Report `status` to the notifications with numbers up to `number`.  Returns
+ * whether more notifications are pending; if not, the thread ends.  If the
+ * work has failed but all notifications for it were cancelled, stores the
+ * failure for ps_device_take_failure. */
 static bool
 report(struct ps_device *device, uint64_t number, ps_status status)
 {
@@ -126,8 +127,8 @@ start_locked(struct ps_device *device)
     if (device->notifying) {
         return true;
     }
-    /* The new thread must not run the program's signal handlers: it inherits a
-     * mask that blocks all signals. */
+    /* The new thread must not run the program's signal handlers, so it
+     * inherits a mask that blocks all signals. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, notify_main, device);

@@ -1,5 +1,6 @@
-/* The registry of backends.  Entries are only added, never removed, under one
- * mutex.  Other threads see an entry once the count includes it. */
+/* The list of runtimes.  Entries are added under a mutex and never removed.
+ * Other threads read the list without the mutex: an entry is complete before
+ * the count includes it. */
 #include "runtime.h"
 
 #include <stdlib.h>

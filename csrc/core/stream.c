@@ -1,8 +1,8 @@
-/* Streams, and the pool of native streams without an owner.  A native stream
- * leaves the pool only when it is idle.  So a new stream never waits for a
- * former owner's work, and never reports the failure of such work.  A busy
- * native stream is not destroyed either, because the next new stream could get
- * its handle. */
+/* Streams, and the pool of native streams that no ps_stream owns.  A native
+ * stream leaves the pool only when it is idle.  So a new stream never waits
+ * for a former owner's work, and never reports a failure of such work.  A busy
+ * native stream is not destroyed either, because the next stream that is
+ * created could get the same handle. */
 #include "stream.h"
 
 #include <stdlib.h>
@@ -42,8 +42,9 @@ take_locked(struct ps_device *device, int place,
     pool[place] = pool[--device->pooled_stream_count];
 }
 
-/* Take the native stream at this place of the pool, if it has the priority and
- * the blocking flag of `like`, or if `like` is NULL. */
+/* Remove the native stream at this place of the pool into *taken, if it has
+ * the priority and the blocking flag of `like`; any if `like` is NULL.
+ * Returns false, and removes nothing, if it does not. */
 static bool
 pool_take(struct ps_device *device, int place, const struct ps_stream *like,
           struct ps_pooled_stream *taken)
@@ -60,8 +61,8 @@ pool_take(struct ps_device *device, int place, const struct ps_stream *like,
     return found;
 }
 
-/* If the pool is full, take one of its native streams.  Repeated calls take
- * each in turn. */
+/* If the pool is full, remove one of its native streams into *taken.  Repeated
+ * calls remove one after another in turn. */
 static bool
 pool_take_surplus(struct ps_device *device, struct ps_pooled_stream *taken)
 {
@@ -96,13 +97,13 @@ make_room_locked(struct ps_device *device)
     return pool != NULL;
 }
 
-/* Put the native stream into the pool, or destroy it if there is no memory for
- * that.  `owner` is the stream that owned it, or NULL.
+/* Put the native stream into the pool, or destroy it if memory is short.
+ * `owner` is the stream that owned it, or NULL.
  *
- * Under one lock, the native stream enters the pool and the owner leaves the
- * device's list.  Nothing accesses the device afterwards.  Otherwise an
- * emulation that was left could be reused too early: it is reused when both
- * the list and the pool are empty. */
+ * An emulation that was left is reused when the device's list of streams and
+ * its pool are both empty.  So, that this does not happen too early, the
+ * native stream enters the pool and the owner leaves the list under one lock,
+ * and nothing accesses the device afterwards. */
 static void
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
           struct ps_stream *owner)
@@ -121,8 +122,8 @@ pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
     }
 }
 
-/* If the native stream taken from the pool is idle, give it to `stream`.  If
- * it is busy, put it back.  If it has failed, destroy it. */
+/* Query a native stream that was taken from the pool.  If it is idle, give it
+ * to `stream`; if it is busy, put it back; if it has failed, destroy it. */
 static void
 pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 {
@@ -142,8 +143,9 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
     }
 }
 
-/* Find an idle native stream of the right kind in the pool, and give it to the
- * stream.  Checks the last place and then the first ones. */
+/* Find an idle native stream with the right priority and blocking flag in the
+ * pool, and give it to the stream.  Checks the last place of the pool and then
+ * the first ones, LOOKED_AT in all. */
 static void
 recycle(struct ps_stream *stream)
 {
@@ -158,9 +160,9 @@ recycle(struct ps_stream *stream)
     }
 }
 
-/* Destroy idle native streams that exceed the pool's size.  Called before a
- * native stream is created or given to the pool.  Two are checked each time,
- * so that they do not accumulate. */
+/* While the pool is full, destroy native streams in it that are idle.  Called
+ * before a native stream is created or given to the pool.  Each call checks
+ * two, so that idle ones do not accumulate. */
 static void
 pool_trim(struct ps_device *device)
 {
@@ -196,9 +198,10 @@ ps_device_forget_failed(struct ps_device *device)
 
 /* ---- Lifetimes ---- */
 
-/* Keep the stream for later, and return true, if it cannot be released now.  A
- * stream that is being captured may be neither queried nor destroyed.  A busy
- * stream of a partition is not destroyed either. */
+/* If the stream cannot be released now, add it to the device's list
+ * `deferred`, and return true.  A stream that is being captured must be
+ * neither queried nor destroyed.  A busy stream of a partition is not
+ * destroyed either. */
 static bool
 defer(struct ps_stream *stream)
 {
@@ -263,7 +266,7 @@ ps_thread_has(const struct ps_stream *stream)
     return own != NULL;
 }
 
-/* Query another thread's default stream through its latest event. */
+/* Query another thread's default stream by its event of_thread.latest. */
 __attribute__((cold, noinline)) static ps_status
 query_remote(struct ps_stream *stream)
 {
@@ -380,7 +383,8 @@ create(struct ps_device *device, struct ps_partition *partition, int priority,
     pthread_mutex_unlock(&device->mutex);
     *result = stream;
     if (ps_trace_wants(PS_TRACE_STREAM_CREATION)) {
-        /* The callback gets the handle and may queue work on it. */
+        /* The hook gets the handle, and may queue work on the stream with
+         * it. */
         atomic_store(&stream->used, true);
         ps_trace_fire(PS_TRACE_STREAM_CREATION, device, stream->handle, 0);
     }
@@ -437,7 +441,8 @@ ps_stream_unref(struct ps_stream *stream)
 
 /* ---- From a handle to a stream ---- */
 
-/* Take a reference.  Returns false if the last one is being dropped. */
+/* Take a reference.  Returns false if there is none left: another thread is
+ * dropping the last one. */
 static bool
 try_ref(struct ps_stream *stream)
 {
@@ -449,8 +454,8 @@ try_ref(struct ps_stream *stream)
 }
 
 /* Returns a new reference to the live stream with this identity, or NULL.
- * Marks the stream as used: the caller may queue work on its handle without
- * core's knowledge. */
+ * Marks the stream as used, because whoever knows the handle may queue work on
+ * the stream without core's knowledge. */
 static struct ps_stream *
 find_locked(struct ps_device *device, ps_handle identity)
 {
@@ -638,9 +643,9 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
     return PS_SUCCESS;
 }
 
-/* Capture a wait that each launch of the graph executes.  The event may be
- * recorded for the first time after the capture, so it gets its native event
- * here. */
+/* Capture a wait for an external event, which each launch of the graph
+ * executes.  The event may be recorded for the first time after the capture,
+ * so it gets its native event here. */
 static ps_status
 wait_external(struct ps_stream *stream, struct ps_event *event)
 {
@@ -688,8 +693,7 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event)
                                         : status;
 }
 
-/* Record the native event on the other stream, and make the stream wait for
- * it. */
+/* Record the native event on `other`, and make `stream` wait for it. */
 static ps_status
 wait_by(ps_handle event, struct ps_stream *stream, struct ps_stream *other,
         bool traced)

@@ -1,5 +1,5 @@
-/* The members of a table, one by one.  This list must agree with the
- * contract. */
+/* A list of the functions of struct ps_backend, with which tables are checked.
+ * The list must agree with backend.h. */
 #include "table.h"
 
 #include <stdarg.h>
@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The names of groups, for error texts.  A table has all members of a group or
- * none.  OPTIONAL and REQUIRED are not groups. */
+/* The names of the groups of members, for error texts.  A table must have all
+ * members of a group or none.  OPTIONAL and REQUIRED are not groups: they mark
+ * single members. */
 static const char OPTIONAL[] = "optional";
 static const char REQUIRED[] = "required";
 static const char IPC[] = "interprocess events";
@@ -147,8 +148,8 @@ ps_table_member(const struct ps_backend *backend, int index, bool *present)
     return members[index].name;
 }
 
-/* The group's first member that is present (there) or missing (!there); NULL
- * if there is none. */
+/* Returns the name of the group's first member that is present, if `there` is
+ * true, or that is missing, if it is false; NULL if there is none. */
 static const char *
 first(const struct ps_backend *backend, const char *group, bool there)
 {
@@ -172,7 +173,7 @@ is_name(const char *name)
            length <= MOST_NAME;
 }
 
-/* The smallest size of a table: every table has the members up to the last
+/* The smallest valid struct_size: every table has the members up to the last
  * required one. */
 enum {
     LEAST_SIZE = offsetof(struct ps_backend, event_synchronize) +

@@ -1,6 +1,6 @@
-/* Each thread has a list of its default streams in a thread-local word.  A
- * stream leaves the list when its thread ends.  From then on its latest event
- * represents all of its work. */
+/* Each thread has a list of its default streams, in the thread-local word
+ * PS_THREAD_STREAMS.  A stream leaves the list when its thread ends.  From
+ * then on, the stream's event of_thread.latest stands for all of its work. */
 #include "thread_stream.h"
 
 #include <stdlib.h>
@@ -16,7 +16,8 @@ first_of_thread(void)
     return ps_thread_word(PS_THREAD_STREAMS);
 }
 
-/* In a forked child, drop the streams of the parent.  This calls no device. */
+/* In a forked child, drop the thread's streams that the parent created.  This
+ * calls no device. */
 static void
 forget_ancestors(void)
 {
@@ -106,8 +107,8 @@ ps_thread_stream_recover(struct ps_stream *stream)
     }
 }
 
-/* Record the stream's latest event.  Observers do not count this as the
- * program's call. */
+/* Record the stream's event of_thread.latest.  The call is marked as the
+ * library's own for observers. */
 static ps_status
 record(struct ps_stream *stream)
 {
@@ -135,7 +136,7 @@ ps_thread_stream_latest(struct ps_stream *stream, struct ps_event **latest)
                                                           : PS_SUCCESS;
 }
 
-/* Record the latest event at the end of the thread.  Waits for room if the
+/* Record the stream's event at the end of the thread.  Waits for room if the
  * queue is full. */
 static ps_status
 record_last(struct ps_stream *stream)
@@ -156,15 +157,17 @@ finish(struct ps_stream *stream)
     enum ps_capture_mode mode =
         ps_capture_mode_swap(device->runtime, PS_CAPTURE_RELAXED);
     bool own = ps_own_begin(device->runtime);
-    /* The backend keeps a failure for the device's next wait. */
+    /* A failure need not be handled: the backend reports it at the next wait
+     * for the device. */
     (void)PS_CALL(device, stream_synchronize, stream->handle, NULL);
     ps_own_end(own);
     ps_capture_mode_swap(device->runtime, mode);
 }
 
-/* Make the latest event cover all pending work.  If that fails, mark the event
- * as captured, because no thread can find out when the work is done.  First
- * waits for the work if the backend has PS_BACKEND_THREADS_FINISH. */
+/* Called at the end of a thread: record the stream's event behind all of its
+ * work.  If that fails, mark the event as captured, since no thread can find
+ * out any more when the work is done.  First waits for the work if the backend
+ * has PS_BACKEND_THREADS_FINISH. */
 static void
 record_end(struct ps_stream *stream)
 {
@@ -193,8 +196,8 @@ ps_thread_streams_end(struct ps_runtime *runtime)
         if (ends) {
             record_end(stream);
         }
-        /* The stream is no longer this thread's, so it counts as remote here,
-         * too. */
+        /* The stream leaves this thread's list, so that it counts as remote on
+         * this thread, too. */
         ps_thread_set_word(PS_THREAD_STREAMS, stream->of_thread.next);
         if (ends) {
             atomic_store(&stream->of_thread.ended, true);

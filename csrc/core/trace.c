@@ -1,5 +1,5 @@
-/* The one hook of the trace points.  It is set once, before any trace point
- * uses it, so reading it takes no lock. */
+/* The hook.  It is set once, before any trace point reads it, so to read it
+ * needs no lock. */
 #include "trace.h"
 
 atomic_uint ps_trace_kinds;

@@ -17,8 +17,8 @@ check(struct ps_stream *stream, bool supported)
 #define HAS(stream, member) \
     ((stream)->device->runtime->backend->member != NULL)
 
-/* Check the stream and the member, then call the member.  The arguments are
- * those after the stream. */
+/* Check the stream and the member, then call the member.  The macro's last
+ * arguments are the member's arguments after the stream. */
 #define CALL(stream, member, ...)                                       \
     ({                                                                  \
         ps_status status_ = check(stream, HAS(stream, member));         \

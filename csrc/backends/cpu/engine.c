@@ -1,7 +1,7 @@
 /* The engine as a whole: its beginning and end, devices, status texts, and
- * forks.  A child's engine starts empty: the parent's handles are stale in it,
- * and work that the parent has queued does not run there (its memory is leaked
- * in the child). */
+ * forks.  In a forked child the engine starts empty: the parent's handles are
+ * not valid, and work that the parent has queued does not run; the memory of
+ * that work is leaked in the child. */
 #include "shared.h"
 #include "../backends.h"
 
@@ -12,8 +12,8 @@
 
 enum { LEAST_WORKERS = 2, MOST_WORKERS = 8 };
 
-/* All engines, the newest first.  The list's lock is taken before an engine's.
- */
+/* All engines, the newest first.  A thread that takes both this lock and an
+ * engine's lock takes this one first. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cpu_engine *engines;
 
@@ -70,7 +70,7 @@ static const struct {
            "the graph update was not performed because it included changes "
            "which violated constraints specific to instantiated graph update"),
     STATUS(ERROR_INVALID_RESOURCE, "invalid resource configuration"),
-    /* Failures that tests inject read as on a GPU. */
+    /* CUDA's names and texts for failures that tests inject. */
     {700, "cudaErrorIllegalAddress",
      "an illegal memory access was encountered"},
     {710, "cudaErrorAssert", "device-side assert triggered"},
@@ -136,7 +136,7 @@ cpu_device_set(const struct ps_backend *backend, int device)
                : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* The processor's name, or "CPU" if the system has none. */
+/* Get the processor's name; "CPU" if the system gives none. */
 static void
 processor_name(char name[256])
 {
@@ -172,8 +172,8 @@ cpu_device_properties(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
-/* Programs tell devices apart by their places on the PCI bus, so those of
- * emulated devices differ. */
+/* Emulated devices get different places on the PCI bus, because programs tell
+ * devices apart by these. */
 static ps_status
 cpu_device_attribute(const struct ps_backend *backend, int device,
                      int attribute, int *value)
@@ -238,9 +238,9 @@ devices_begin_locked(struct cpu_engine *engine)
     }
 }
 
-/* Set a new engine, or a forked child's, to its initial state: no handles, no
- * work, no workers.  The conditions are initialized anew, since the parent may
- * have had threads that waited for them. */
+/* Set a new engine, or the engine in a forked child, to its initial state: no
+ * handles, no work, no workers.  In the child, the condition variables are
+ * initialized anew, because threads of the parent may have waited for them. */
 static void
 engine_begin_locked(struct cpu_engine *engine)
 {
@@ -274,9 +274,9 @@ engine_begin_locked(struct cpu_engine *engine)
     devices_begin_locked(engine);
 }
 
-/* The flags of devices that emulate others.  With PS_EMULATE_SHARED, core
- * calls them with the GIL released, as it calls the CUDA backend, so that a
- * sanitizer sees the races of such calls. */
+/* The flags of an engine that emulates devices.  In a build with
+ * PS_EMULATE_SHARED, core calls it with the GIL released, as it calls the CUDA
+ * backend.  Then a sanitizer sees data races between such calls. */
 #ifdef PS_EMULATE_SHARED
 enum { EMULATED_FLAGS = PS_BACKEND_EMULATED | PS_BACKEND_SHARED };
 #else
@@ -326,7 +326,8 @@ engine_create(const char *name, int device_type, int device_count,
 
     engine->device_count = device_count;
     if (device_type != PS_DEVICE_CPU) {
-        /* Half for the devices, half for the programs that use them. */
+        /* The emulated devices share half of the machine's memory; the other
+         * half is for the programs. */
         engine->memory = memory > 0
                              ? memory
                              : cpu_host_memory() / 2 / (uint64_t)device_count;
@@ -335,7 +336,8 @@ engine_create(const char *name, int device_type, int device_count,
     engine->worker_limit = cores < LEAST_WORKERS  ? LEAST_WORKERS
                            : cores > MOST_WORKERS ? MOST_WORKERS
                                                   : (unsigned)cores;
-    /* The lock is held for less time than a sleep and a wake-up take. */
+    /* An adaptive mutex spins before it sleeps.  The lock is held for less
+     * time than a sleep and a wake-up take. */
     pthread_mutexattr_t adaptive;
     pthread_mutexattr_init(&adaptive);
     pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
@@ -347,7 +349,8 @@ engine_create(const char *name, int device_type, int device_count,
     return engine;
 }
 
-/* The locks are held over the fork, so that the child's copy is consistent. */
+/* Take all locks before a fork, so that the child's copy of what they guard is
+ * consistent. */
 static void
 fork_prepare(void)
 {
@@ -378,8 +381,9 @@ fork_child(void)
     fork_parent();
 }
 
-/* pthread keys instead of thread-local variables: if there is no memory for
- * those in a new thread, the process aborts. */
+/* Add the engine to the list, and create its keys.  Keys are used instead of
+ * thread-local variables, because the process aborts if a new thread gets no
+ * memory for the latter. */
 static bool
 add_locked(struct cpu_engine *engine)
 {

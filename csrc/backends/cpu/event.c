@@ -1,7 +1,7 @@
-/* Events and their records.  An event is a slot that holds its latest record.
- * Each call of event_record creates a new record.  So a wait keeps its
- * meaning, the latest record at the time of the wait, even if the event is
- * recorded again later. */
+/* Events and their records.  An event is a slot that holds the event's latest
+ * record.  Each call of event_record creates a new record.  A wait refers to
+ * the record that was the latest when it was queued.  So it is not affected if
+ * the event is recorded again. */
 #include "shared.h"
 
 static struct cpu_slot *
@@ -10,8 +10,8 @@ event_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
     return cpu_slot_find_locked(engine, CPU_EVENT, device, handle);
 }
 
-/* The event's latest record is done.  Store CPU_DONE or CPU_TIMED in its slot,
- * if the event is in that state. */
+/* Call this when the event's latest record is done.  If the event is in a
+ * state that CPU_DONE or CPU_TIMED describes, store that in its slot. */
 static void
 event_know_locked(struct cpu_engine *engine, struct cpu_slot *event)
 {
@@ -24,8 +24,8 @@ event_know_locked(struct cpu_engine *engine, struct cpu_slot *event)
     }
 }
 
-/* Create an event that was never recorded.  `shared` is NULL for an event of
- * this process alone.  Takes over `shared`, even on failure. */
+/* Create an event that was never recorded.  `shared` is NULL unless it is an
+ * interprocess event.  Takes over `shared`, even on failure. */
 static ps_status
 event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                  struct cpu_shared *shared, ps_handle *handle)
@@ -53,8 +53,9 @@ event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
     return PS_SUCCESS;
 }
 
-/* As event_add_locked, for an interprocess event.  exported: the handle to
- * open, or NULL to create an event. */
+/* As event_add_locked, for an interprocess event: one that is created if
+ * `exported` is NULL, else the one of another process with that interprocess
+ * handle. */
 static ps_status
 shared_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                   const unsigned char *exported, ps_handle *handle)
@@ -173,8 +174,8 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
     return status;
 }
 
-/* Replace the time of an event that is known to be done.  Returns false if its
- * state has changed. */
+/* Replace the time of an event that is known to be done with the present time.
+ * Returns false if the state is no longer `known`. */
 static bool
 event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
 {
@@ -184,10 +185,11 @@ event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
         memory_order_relaxed);
 }
 
-/* Record an event that is done on an idle stream: only the event's time
- * changes.  Returns false if the event may be pending or the stream busy.  The
- * event is checked first.  If it becomes pending before the stream is checked,
- * another thread has recorded it after this call. */
+/* Record the event without the lock, if it is known to be done and the stream
+ * is known to be idle: then only the event's time changes.  Returns false if
+ * that is not known.  The event is checked first.  If another thread records
+ * it before the stream is checked, that record counts as later than this
+ * one. */
 static bool
 record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
             ps_handle stream_handle)
@@ -200,7 +202,8 @@ record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
     return known == CPU_DONE || event_stamp(engine, event_handle, known);
 }
 
-/* Not inlined, so that the fast path saves no registers. */
+/* The slow path of event_record.  Not inlined, so that the fast path saves no
+ * registers. */
 __attribute__((noinline)) static ps_status
 event_record(const struct ps_backend *backend, int device,
              ps_handle event_handle, ps_handle stream_handle)
@@ -223,8 +226,8 @@ cpu_event_record(const struct ps_backend *backend, int device, ps_handle event,
                : event_record(backend, device, event, stream);
 }
 
-/* Get the event's latest record.  For an interprocess event, it may be another
- * process's. */
+/* Get the event's latest record.  For an interprocess event, another process
+ * may have made it. */
 static ps_status
 event_latest_locked(struct cpu_engine *engine, struct cpu_slot *event,
                     struct cpu_record **record)
@@ -359,8 +362,8 @@ cpu_event_synchronize(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* The time of the latest record.  `known` is read once, because another thread
- * may replace it. */
+/* Returns the time of the event's latest record.  `known` is read only once,
+ * because another thread may change it. */
 static int64_t
 event_time_locked(struct cpu_slot *event)
 {

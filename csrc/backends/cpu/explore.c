@@ -1,5 +1,6 @@
-/* Schedules of all engines together: their beginning and end, and the calls of
- * threads that poll, or wait for something other than work. */
+/* Implements struct ps_schedules: a schedule runs on all engines together.
+ * This file begins and ends schedules, and has the calls of threads that poll,
+ * or that wait for something other than work. */
 #include "engine.h"
 
 #include <stdatomic.h>
@@ -10,7 +11,7 @@
 static struct cpu_engine *engines[CPU_ENGINES + 1];
 static atomic_int engine_count;
 static atomic_bool explored, noted;
-static atomic_uint ended; /* how many callables have ended */
+static atomic_uint ended; /* the number of callables that have ended */
 
 _Static_assert(sizeof(((struct ps_sleep *)0)->blocked) ==
                    CPU_ENGINES * sizeof(struct ps_blocked),
@@ -48,7 +49,8 @@ explore_poll(void)
 {
     EACH_ENGINE (engine) {
         cpu_lock(engine);
-        /* An engine that the program does not use is no part of the order. */
+        /* Leave out an engine on which the program has queued nothing during
+         * the schedule. */
         if (cpu_is_lazy(engine) && engine->tickets > engine->lazy.first) {
             cpu_lazy_poll_locked(engine);
         }
@@ -56,14 +58,14 @@ explore_poll(void)
     }
 }
 
-/* When a wait expires, in virtual time. */
+/* Returns the virtual time at which a wait expires. */
 static int64_t
 deadline_of(int64_t now, int64_t left_ns)
 {
     return left_ns < CPU_FOREVER - now ? now + left_ns : CPU_FOREVER;
 }
 
-/* Subtract the virtual time that has passed since then. */
+/* Subtract the virtual time that has passed since `since` from *left_ns. */
 static void
 subtract_time(int64_t *left_ns, int64_t since)
 {
@@ -88,12 +90,14 @@ explore_advance(int64_t *left_ns)
         best = progress < best ? progress : best;
     }
     if (best > PS_RUNNING && atomic_load(&ended) != seen) {
-        /* One ended after the engine of a thread that waits for it said that
-         * nothing runs, and before its own engine was asked. */
+        /* A callable has ended during the loop above.  If a thread of an
+         * engine that was asked before waits for this callable, that engine's
+         * answer is no longer right. */
         best = PS_RAN;
     }
     if (best == PS_EXPIRED) {
-        /* Not before: another engine may have had work until then. */
+        /* Advance the time only now, because each engine had to be asked
+         * first: another one might have had work before the deadline. */
         cpu_lazy_pass_time(deadline);
     }
     subtract_time(left_ns, before);
@@ -112,8 +116,9 @@ explore_sleep(struct ps_sleep *sleep, bool known, unsigned seen,
         if (cpu_is_lazy(engine)) {
             cpu_lazy_block_locked(engine, blocked, NULL, deadline);
             blocked->parked = blocked->callable && known;
-            /* No work is picked for other threads.  A callable that has ended
-             * since may have ended the wait. */
+            /* Only for a parked thread may others pick work.  If a callable
+             * has ended since `seen`, that may have ended this thread's wait,
+             * so the thread must check again. */
             blocked->woken = !blocked->parked || atomic_load(&ended) != seen;
             cpu_lazy_host_waits_locked(engine, blocked);
         }
@@ -171,8 +176,9 @@ explore_endings(void)
 static void
 explore_ended(void)
 {
-    /* A callable of another engine may wait for this one's Future.  It counts
-     * as running before this one counts no more. */
+    /* A callable of another engine may wait for this callable's Future.  So
+     * first wake the waiting threads, which then count as running, and only
+     * then stop counting this callable. */
     atomic_fetch_add(&ended, 1);
     EACH_ENGINE (engine) {
         cpu_lock(engine);
@@ -267,8 +273,8 @@ hide_failures_locked(struct cpu_device *device)
     stream->reported = false;
 }
 
-/* Restore the failures from before the schedule; if `drop`, in place of the
- * failures of the work that is dropped. */
+/* Restore the failures from before the schedule.  A failure of the schedule's
+ * own work takes precedence, unless `drop` is true: then it is forgotten. */
 static void
 show_failures_locked(struct cpu_device *device, bool drop)
 {
@@ -306,7 +312,8 @@ begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
         .step = lazy->step,
         .first_step = lazy->step,
         .thread = pthread_self(),
-        /* A thread may still be on its way out of a wait. */
+        /* Keep the list: a thread whose wait is over may not have left it
+         * yet. */
         .blocked = lazy->blocked,
     };
     lazy->asked.numbers = numbers;
@@ -324,7 +331,8 @@ begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
     cpu_lazy_note_locked(engine, PS_NOTE_STEP, 0, 0);
 }
 
-/* Begin unless the engine is busy. */
+/* Begin the schedule on the engine.  Returns PS_ERROR_NOT_READY if the engine
+ * is busy. */
 static ps_status
 begin(struct cpu_engine *engine, const struct ps_schedule *schedule,
       char pending[256])
@@ -350,8 +358,9 @@ begin(struct cpu_engine *engine, const struct ps_schedule *schedule,
     return status;
 }
 
-/* Hand over the notes of the engine that had work.  If two had, their steps
- * are in no common order. */
+/* Called for each engine: the result gets the notes of the engine that had
+ * work, or of any engine if none had.  If two engines had work, sets
+ * result->mixed, since their steps have no common order. */
 static void
 end_notes_locked(struct cpu_lazy *lazy, struct ps_schedule_result *result)
 {
@@ -401,8 +410,9 @@ end_locked(struct cpu_engine *engine, bool drop,
     }
 }
 
-/* Run or drop what is left on all engines; return whether nothing is.  The
- * callables of one engine may queue work on one that was finished before. */
+/* Run or drop the remaining work of all engines.  Returns whether no work is
+ * left.  Repeated while work is queued, because the callables of one engine
+ * may queue work on an engine that was finished before. */
 static bool
 finish(bool drop, int64_t end)
 {

@@ -1,10 +1,10 @@
-/* Files that processes share: pages of memory, and pipes that end with their
- * process.  A process finds a file of another process by its number, through
- * /proc.
+/* Files that processes share: memory without a name (memfd), and pipes, which
+ * end when their process ends.  A process finds a file of another process by
+ * its descriptor, through /proc/PID/fd.
  *
- * The rule: inspect a file before opening or mapping it, and skip it if it is
- * not of the expected kind.  Opening a file may have effects: the writer of a
- * named pipe sees that there is a reader. */
+ * The rule: inspect a file before you open or map it, and leave it alone if it
+ * is not of the expected kind.  Opening may have side effects: for example,
+ * the writer of a named pipe sees that there is a reader. */
 #include "shared.h"
 
 #include <dirent.h>
@@ -42,15 +42,18 @@ cpu_file_close_locked(struct cpu_file *file)
 
 /* ---- Files of other processes ---- */
 
-/* What a file of another process must be like, or it is not opened. */
+/* The properties that a file of another process must have, or else it is not
+ * opened. */
 struct expected {
     mode_t type;
     uint64_t inode;
-    const char *name; /* the beginning of its link in /proc */
-    int flags;        /* the flags to open it with */
+    /* What the target of its link in /proc/PID/fd begins with. */
+    const char *name;
+    int flags; /* the flags to open it with */
 };
 
-/* Whether the open file is as expected and belongs to this user. */
+/* Returns whether the open file has the expected properties and belongs to
+ * this user. */
 static bool
 is_expected(int file, const char *link, const struct expected *expected)
 {
@@ -73,9 +76,9 @@ open_failure(void)
                : PS_ERROR_INVALID_HANDLE;
 }
 
-/* Open a file that another process has open.  Statuses:
- * PS_ERROR_INVALID_HANDLE if the process no longer has it open, if it is
- * another file, or if this process has no permission;
+/* Open the file that another process has open under the descriptor `number`.
+ * Statuses: PS_ERROR_INVALID_HANDLE if that process has no such file open, if
+ * the file is not as expected, or if this process has no permission;
  * PS_ERROR_OUT_OF_MEMORY. */
 static ps_status
 peer_open(pid_t process, int number, const struct expected *expected,
@@ -100,8 +103,8 @@ peer_open(pid_t process, int number, const struct expected *expected,
 
 /* ---- Pages ---- */
 
-/* These seals prevent that a process truncates a file which others have
- * mapped, or adds a seal that forbids them to write. */
+/* With these seals, no process can truncate a file that others have mapped, or
+ * add a seal that forbids them to write. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 static const struct {
@@ -115,7 +118,8 @@ static const struct {
 _Static_assert(sizeof(struct cpu_token) == PS_IPC_HANDLE_BYTES,
                "a token fills a handle");
 
-/* FNV-1a, which detects every change of a single byte. */
+/* Returns the FNV-1a checksum of the members before `checksum`.  It detects
+ * every change of a single byte. */
 static uint64_t
 checksum(const struct cpu_token *token)
 {
@@ -128,8 +132,8 @@ checksum(const struct cpu_token *token)
 }
 
 /* Map the pages.  Returns NULL if that fails.  A forked child does not inherit
- * the mapping of an event.  It inherits that of memory, because it may have
- * views of the memory. */
+ * the mapping of an event, but does inherit that of memory, because the child
+ * may have views of the memory. */
 static void *
 pages_map(int file, const struct cpu_pages *pages)
 {
@@ -157,8 +161,9 @@ cpu_pages_unmap(const struct cpu_pages *pages, void *mapped)
     munmap((char *)mapped - pages->front, pages->front + pages->nbytes);
 }
 
-/* Set the file's size, and allocate its memory.  Otherwise a write to a page
- * for which the machine has no memory would end the program. */
+/* Set the file's size, allocate its memory, and seal it.  If the memory were
+ * allocated later and the machine had none left, a write would end the program
+ * with SIGBUS. */
 static bool
 file_fill(int file, size_t nbytes)
 {
@@ -215,8 +220,8 @@ token_check(const struct cpu_engine *engine, enum cpu_share share, int device,
     return token->device == device ? PS_SUCCESS : PS_ERROR_INVALID_DEVICE;
 }
 
-/* Whether the file is sealed.  A file that has a name cannot be, so this also
- * excludes those. */
+/* Returns whether the file has the seals.  This also excludes files with a
+ * name, which cannot have seals. */
 static bool
 is_sealed(int file)
 {
@@ -224,7 +229,7 @@ is_sealed(int file)
     return seals >= 0 && (seals & SEALS) == SEALS;
 }
 
-/* Map an open file, if it is the file of the token. */
+/* Map an open file if it is the file that the token describes. */
 static ps_status
 file_map(int file, const struct cpu_pages *pages,
          const struct cpu_token *token, void **mapped)

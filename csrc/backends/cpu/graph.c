@@ -1,8 +1,9 @@
 /* Captures and graphs.  The operations that are queued on the streams of a
- * capture go into one plan, in the order of the calls, with a branch for each
- * stream.  The first branch is that of the stream where the capture began.  A
- * launch queues it on the launch's stream, and each other branch on a
- * temporary stream.  Only waits between branches order them. */
+ * capture go into one plan, in the order of the calls.  Each of these streams
+ * is a branch of the plan; the first branch is the stream on which the capture
+ * began.  A launch queues the operations of the first branch on the launch's
+ * stream, and those of each other branch on a temporary stream.  Waits
+ * (CPU_JOIN) order operations of different branches. */
 #include "engine.h"
 
 #include <errno.h>
@@ -19,14 +20,15 @@ struct cpu_branch {
 };
 
 /* The work of a capture, and then of its graph and executables.  After the
- * capture, only the reference count changes, and the records of the marks
- * during a launch. */
+ * capture, only two things change: the reference count, and during a launch
+ * the records of the marks. */
 struct cpu_plan {
     unsigned refs;
-    size_t operations; /* without marks and joins */
+    size_t operations; /* the number of operations, without marks and joins */
     size_t nodes;
     size_t gates;
-    struct cpu_operation *first; /* items; a mark precedes its joins */
+    /* The operations, in a list; a mark comes before its joins. */
+    struct cpu_operation *first;
     struct cpu_operation **tail;
     struct cpu_branch *branches;
     size_t branch_count;
@@ -35,8 +37,10 @@ struct cpu_plan {
 /* A graph or an executable. */
 struct graph {
     struct cpu_plan *plan;
-    struct cpu_record *done; /* an executable's latest launch, else NULL */
-    bool one_priority;       /* all nodes have the launch stream's priority */
+    /* Of an executable: the record behind its latest launch; else NULL. */
+    struct cpu_record *done;
+    /* Whether all branches run with the priority of the launch's stream. */
+    bool one_priority;
 };
 
 static struct cpu_plan *
@@ -64,7 +68,8 @@ plan_unref_locked(struct cpu_engine *engine, struct cpu_plan *plan)
     free(plan);
 }
 
-/* Add branches.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+/* Add copies of `count` branches to the plan.  Statuses:
+ * PS_ERROR_OUT_OF_MEMORY. */
 static ps_status
 plan_branch(struct cpu_plan *plan, const struct cpu_branch *added,
             size_t count)
@@ -101,8 +106,8 @@ plan_add_locked(struct cpu_plan *plan, const struct cpu_stream *stream,
     return item;
 }
 
-/* The index of an operation in the plan.  The plan has the order of the calls,
- * so a mark comes before its joins. */
+/* Returns the index of an operation in the plan, which has its operations in
+ * the order of the calls. */
 static size_t
 index_of(const struct cpu_plan *plan, const struct cpu_operation *wanted)
 {
@@ -116,7 +121,7 @@ index_of(const struct cpu_plan *plan, const struct cpu_operation *wanted)
 
 /* ---- Captures ---- */
 
-/* Find a capture by its number.  Returns NULL if it is over. */
+/* Returns the capture in progress with this number; NULL if it is over. */
 static struct cpu_capture *
 capture_find_locked(struct cpu_engine *engine, uint64_t number)
 {
@@ -183,8 +188,8 @@ cpu_capture_record_locked(struct cpu_stream *stream, struct cpu_record *record)
     return stream->capture->status;
 }
 
-/* Make the stream's branch wait for the record, which may be in another
- * branch. */
+/* Make later captured operations of the stream wait for the captured record,
+ * which may be in another branch. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_record *record)
 {
@@ -224,8 +229,8 @@ cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record)
     if (status == PS_SUCCESS) {
         status = follow_locked(stream, record);
     }
-    /* If a join is missing, its branch would run too early.  So the capture is
-     * invalid. */
+    /* After a failure the join is missing, and without it the branch would run
+     * too early.  So the capture is invalid. */
     return status == PS_SUCCESS ? theirs->status : invalidate(theirs, status);
 }
 
@@ -264,7 +269,7 @@ static ps_status
 cpu_capture_begin(const struct ps_backend *backend, int device,
                   ps_handle handle, enum ps_capture_mode mode)
 {
-    /* The mode needs no attention: no call of this backend disturbs a capture
+    /* The mode does not matter: no call of this backend invalidates a capture
      * of another thread. */
     (void)mode;
     CPU_ENTER(engine, backend);
@@ -330,9 +335,10 @@ cpu_capture_gate(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* Append copies of another plan's operations to the stream's branch and to new
- * branches.  The other plan ends on its first branch, which all its other
- * branches have joined. */
+/* Add copies of another plan's operations to the capture: those of its first
+ * branch to the stream's branch, the others to new branches.  In the other
+ * plan, the first branch waits for the ends of all other branches.  So after
+ * this, so does the stream's branch. */
 static ps_status
 add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
 {
@@ -370,10 +376,11 @@ add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
     return PS_SUCCESS;
 }
 
-/* End the capture and release its streams.  A stream has joined if another
- * stream waited for its last operation.  That wait is an operation of the
- * other stream.  So if all streams but the origin have joined, all lead to the
- * origin. */
+/* End the capture and release its streams.  A stream counts as joined if
+ * another stream of the capture waits for its last operation.  That wait is
+ * itself an operation of the other stream.  So if all streams except the
+ * origin are joined, the origin waits for all of them, directly or through
+ * others. */
 static ps_status
 close_locked(struct cpu_capture *capture)
 {
@@ -408,8 +415,8 @@ cpu_capture_lose_locked(struct cpu_stream *stream)
     }
 }
 
-/* Create a graph or executable with a handle.  On success it takes over the
- * references in `like`. */
+/* Create a graph or an executable with the contents of `like`, and a handle
+ * for it.  Takes over the references in `like` on success. */
 static ps_status
 graph_add_locked(struct cpu_engine *engine, int device, struct graph like,
                  ps_handle *handle)
@@ -475,8 +482,9 @@ add_external(const struct ps_backend *backend, int device, ps_handle handle,
         return PS_ERROR_INVALID_HANDLE;
     }
     if (slot->shared != NULL) {
-        /* An interprocess event needs a promise, which may fail.  But a launch
-         * must not fail once it has begun to queue work. */
+        /* A record of an interprocess event needs a promise, whose creation
+         * may fail.  But a launch must not fail once it has begun to queue
+         * work. */
         return PS_ERROR_NOT_SUPPORTED;
     }
     return stream->capture != NULL ? cpu_capture_add_locked(stream, &operation)
@@ -499,7 +507,7 @@ cpu_stream_wait_external(const struct ps_backend *backend, int device,
 
 /* ---- Launches ---- */
 
-/* Queue a copy of the operation.  Its item was reserved. */
+/* Queue a copy of the operation.  The copy's item was reserved. */
 static void
 push_locked(struct cpu_stream *stream, struct cpu_operation operation)
 {
@@ -511,8 +519,8 @@ push_locked(struct cpu_stream *stream, struct cpu_operation operation)
     cpu_stream_push_locked(stream, item);
 }
 
-/* Queue a new record with the flags of `like`.  Returns it, with one
- * reference. */
+/* Queue a new record with the flags of `like`.  Returns the record, with a
+ * reference for the caller. */
 static struct cpu_record *
 push_record_locked(struct cpu_stream *stream, const struct cpu_record *like)
 {
@@ -564,7 +572,7 @@ push_external_locked(struct cpu_stream *stream,
     }
 }
 
-/* Queue a gate of this launch.  Its slot was reserved. */
+/* Queue a new gate for this launch.  The gate's slot was reserved. */
 static void
 push_gate_locked(struct cpu_stream *stream, int device,
                  struct cpu_operation operation)
@@ -579,7 +587,8 @@ push_gate_locked(struct cpu_stream *stream, int device,
     push_locked(stream, operation);
 }
 
-/* Queue one operation of the plan.  `device` is the launch's. */
+/* Queue one operation of the plan on the stream of its branch.  `device` is
+ * the device of the launch. */
 static void
 push_planned_locked(struct cpu_stream *stream, int device,
                     struct cpu_operation *operation)
@@ -605,9 +614,9 @@ push_planned_locked(struct cpu_stream *stream, int device,
 }
 
 /* Reserve everything that a launch needs, so that it cannot fail later:
- * threads for its work, slots for its gates, and items.  There is an item for
+ * threads for its work, slots for its gates, and items.  The items are for
  * each operation, for each record, for the wait before the first operation and
- * for the record after the last. */
+ * for the record after the last one. */
 static ps_status
 prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
 {
@@ -625,9 +634,9 @@ prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
                : status;
 }
 
-/* Make the streams of a launch, indexed by branch.  All but the first are
- * temporary, and are freed when they are idle.  Returns NULL if out of
- * memory. */
+/* Returns an array with the stream for each branch of a launch; NULL if out of
+ * memory.  The first is the launch's stream.  The others are temporary, and
+ * are freed when they are idle. */
 static struct cpu_stream **
 streams_make_locked(const struct graph *graph, struct cpu_stream *stream)
 {
@@ -651,8 +660,8 @@ streams_make_locked(const struct graph *graph, struct cpu_stream *stream)
         cpu_stream_init_locked(streams[i], stream->engine, branch->device,
                                graph->one_priority ? stream->priority
                                                    : branch->priority);
-        /* Do not report a failure to the device: the joins pass it on to the
-         * launch's stream. */
+        /* Mark a failure as reported, so that it does not go to the device:
+         * the joins pass it on to the launch's stream. */
         streams[i]->destroyed = streams[i]->reported = true;
     }
     return streams;
@@ -785,8 +794,8 @@ cpu_capture_graph(const struct ps_backend *backend, int device,
                                 : status;
 }
 
-/* PS_INSTANTIATE_AUTO_FREE needs no attention: no captured work allocates
- * memory. */
+/* The option PS_INSTANTIATE_AUTO_FREE has no effect, because captured work
+ * cannot allocate memory. */
 static ps_status
 cpu_graph_instantiate_with(const struct ps_backend *backend, int device,
                            ps_handle handle, unsigned options,
@@ -808,9 +817,9 @@ cpu_graph_instantiate(const struct ps_backend *backend, int device,
         PS_INSTANTIATE_AUTO_FREE | PS_INSTANTIATE_NODE_PRIORITY, executable);
 }
 
-/* Find the first difference because of which an executable cannot run the new
- * plan.  Plans have the order of the calls, so two plans are equal if the same
- * calls made them. */
+/* Returns the first difference that prevents an executable with `plan` from
+ * running `new`.  Plans have their operations in the order of the calls, so
+ * two plans are equal if the same calls made them. */
 static struct ps_graph_difference
 compare(const struct cpu_plan *plan, const struct cpu_plan *new)
 {
@@ -842,8 +851,8 @@ compare(const struct cpu_plan *plan, const struct cpu_plan *new)
     return found;
 }
 
-/* Launches that were queued are not affected: their operations are copies of
- * those of the plan. */
+/* Launches that were queued are not affected, because their operations are
+ * copies of the plan's. */
 static ps_status
 cpu_graph_update(const struct ps_backend *backend, int device,
                  ps_handle executable, ps_handle handle,
@@ -944,9 +953,10 @@ print_edge(const struct cpu_operation *from, const struct cpu_operation *to,
             (const void *)to);
 }
 
-/* Write the plan in Graphviz's language: a node for each operation, and an
- * edge from each operation that it follows.  The caller holds a reference to
- * the plan, so no lock is needed.  Returns false if out of memory. */
+/* Write the plan in Graphviz's language, with a node for each operation, and
+ * edges to it from the operations after which it runs.  The caller holds a
+ * reference to the plan, so no lock is needed.  Returns false if out of
+ * memory. */
 static bool
 plan_print(const struct cpu_plan *plan, const char *name, FILE *file)
 {

@@ -1,19 +1,20 @@
-/* The engine while a schedule is explored.  No thread serves streams: calls of
- * the host do, on the calling thread.  The host is the program's own code.
- * After each call that has queued work, and during each wait, the schedule's
- * strategy picks a stream and runs the operation at its head, or lets the host
- * continue.  The choices depend only on the seed and the calls, so the same
- * calls lead to the same order on every machine.
+/* The engine while a schedule is explored.  The engine's threads do not serve
+ * streams: calls of the host, the program's own code, do that on the calling
+ * thread.  After each call that has queued work, and during each wait, the
+ * schedule's strategy either picks a stream and runs the operation at its
+ * head, or lets the host continue.  The choices depend only on the seed and
+ * the calls, so the same calls lead to the same order on every machine.
  *
- * Time is virtual.  It advances only when the strategy picks a sleep, or when
- * nothing is left but the limit of a wait.
+ * Time is virtual.  It advances when the strategy picks a sleep, and when
+ * nothing can run until the limit of a wait.
  *
- * A callable runs on a thread of its own, but one thread at a time has the
- * turn.  After a thread has called the function of a callable's gate, it
- * stands: it waits for its turn until the callable has ended.  While a
- * callable waits, its thread picks the operations.  So what a callable queues
- * and runs has a fixed place in the order.  If several callables could
- * continue, the one that began to stand or wait last goes first. */
+ * A callable (a Python callable that was submitted to a stream) runs on a
+ * thread of its own, but only one thread at a time has the turn.  A thread
+ * that has reached a callable's gate "stands": it waits, without the turn,
+ * until the callable has ended or waits itself.  While a callable waits, its
+ * thread picks the operations.  So what a callable queues and runs has a fixed
+ * place in the order.  If several callables could continue, the one that began
+ * to stand or to wait last goes first. */
 #include "engine.h"
 
 #include <dirent.h>
@@ -26,20 +27,23 @@
 #include <unistd.h>
 
 enum {
-    /* One in this many queries that find work pending runs an operation. */
+    /* Of this many queries that find work pending, one runs an operation, so
+     * that a loop of queries ends. */
     POLLS = 16,
     /* A callable and the host may wait for each other in ways that the engine
-     * does not see.  So a running callable holds up the host for 0.1 s of real
-     * time at most, and a host that does not wait holds up the limits of
-     * callables' waits for as long.  The time is up to BUSY times longer while
-     * threads of the process run or wait for a processor. */
+     * does not see, such as a lock of the program.  So the host waits for a
+     * running callable for at most NAPS * NAP_NS = 0.1 s of real time.
+     * Likewise, while the host runs, callables' waits do not expire for at
+     * most this time.  Both times are up to BUSY times longer while threads of
+     * the process run or wait for a processor. */
     NAPS = 20,
     BUSY = 16,
     NAP_NS = 5 * 1000 * 1000,
     QUESTION_NS = 50 * 1000 * 1000,
 };
 
-/* Priorities below this number were assigned by a change of priority. */
+/* Initial priorities are at least this number.  A change of priority assigns
+ * one below it. */
 #define LEAST_RANK ((uint64_t)1 << 32)
 
 /* ---- The random generator: SplitMix64 ---- */
@@ -59,7 +63,7 @@ draw(struct cpu_lazy *lazy)
     return mix(lazy->random);
 }
 
-/* The n-th random number of a seed. */
+/* Returns the n-th random number for a seed. */
 static uint64_t
 number_of(uint64_t seed, uint64_t n)
 {
@@ -75,9 +79,9 @@ cpu_lazy_rank(uint64_t seed, unsigned number)
 
 /* ---- Notes ---- */
 
-/* Returns the array of `count` elements, with room for one more.  Its room is
- * a power of two, and at least LEAST.  Returns NULL, and changes nothing, if
- * out of memory. */
+/* Returns the array of `count` elements with room for one more; it may have
+ * moved.  Its room is always a power of two, and at least LEAST.  Returns
+ * NULL, and changes nothing, if out of memory. */
 static void *
 grown(void *array, size_t count, size_t size)
 {
@@ -128,14 +132,16 @@ cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
         counts = false;
         break;
     }
-    /* Work from before the schedule is done and needs no note. */
+    /* An operation or step from before the schedule is done and needs no
+     * note. */
     if (!counts || first > before) {
         add_note_locked(lazy,
                         &(struct ps_note){kind, {first - before, second}});
     }
 }
 
-/* Begin a step: of the stream, or of the host if it is NULL. */
+/* Add the note that a step begins: one of the stream, or of the host if stream
+ * is NULL. */
 static void
 note_step_locked(struct cpu_engine *engine, const struct cpu_stream *stream)
 {
@@ -211,9 +217,10 @@ note_operation_locked(struct cpu_engine *engine,
 
 /* ---- Virtual time ---- */
 
-/* Shared by all engines: a program that uses several of them has one time.  It
- * begins at the real time, so that times taken before the schedule can be
- * compared with those of the schedule. */
+/* The virtual time.  All engines share it, since a program that uses several
+ * of them has one time.  It begins at the real time, so that times taken
+ * before the schedule can be compared with times of the schedule.
+ * virtual_begin is its value when the schedule began. */
 static _Atomic int64_t virtual_time;
 static int64_t virtual_begin;
 
@@ -249,15 +256,15 @@ virtual_wait_locked(struct cpu_engine *engine, pthread_cond_t *condition,
     return cpu_monotonic_clock.wait_locked(engine, condition, CPU_FOREVER);
 }
 
-/* The clock of the engine's worker and timer threads.  During a schedule, they
- * have nothing to do and sleep. */
+/* The clock of the engine while a schedule is explored.  The worker and timer
+ * threads, which then have nothing to do, sleep in wait_locked. */
 const struct cpu_clock cpu_lazy_clock = {
     .now = cpu_lazy_now,
     .wait_locked = virtual_wait_locked,
 };
 
-/* Sleep until something has changed.  Returns false after this many real
- * nanoseconds. */
+/* Sleep until lazy.changed is signalled.  Returns false after this many
+ * nanoseconds of real time. */
 static bool
 nap_locked(struct cpu_engine *engine, int64_t nanoseconds)
 {
@@ -281,9 +288,9 @@ is_asleep(const struct cpu_stream *stream)
 }
 
 /* Give the stream its number, and move it to the front of the device's list.
- * So the list has the order of first use.  Before, it has the order in which
- * handles were created, which differs in the next run because handles are
- * pooled. */
+ * So used streams are listed in the order of their first use.  The order in
+ * which streams were created would not do: core pools native streams, so it
+ * may differ in the next run. */
 static void
 lazy_used_locked(struct cpu_stream *stream)
 {
@@ -321,8 +328,8 @@ is_held(const struct cpu_stream *stream)
              stream = stream == (engine)->ready[list_].last ? NULL     \
                                                             : stream->next)
 
-/* The sleeping stream that is due first.  With held = false, streams that
- * PS_HELD holds are left out. */
+/* Returns the stream whose sleep ends first.  If `held` is false, leaves out
+ * streams whose head PS_HELD holds back. */
 static struct cpu_stream *
 first_sleeper_locked(struct cpu_engine *engine, bool held)
 {
@@ -336,8 +343,8 @@ first_sleeper_locked(struct cpu_engine *engine, bool held)
     return first;
 }
 
-/* The ready stream whose head was queued first.  With all = false, streams
- * that sleep or that PS_HELD holds are left out. */
+/* Returns the ready stream whose head was queued first.  If `all` is false,
+ * leaves out streams that sleep, and those whose head PS_HELD holds back. */
 static struct cpu_stream *
 first_queued_locked(struct cpu_engine *engine, bool all)
 {
@@ -395,15 +402,16 @@ pick_by_rank_locked(struct cpu_engine *engine, bool blocked)
     return best;
 }
 
-/* The stream whose work leads to the goal. */
+/* Returns the stream whose work must be done to reach the goal. */
 static struct cpu_stream *
 source_of(const struct cpu_goal *goal)
 {
     return goal->stream != NULL ? goal->stream : goal->record->source;
 }
 
-/* The stream whose head must run next for this stream's work.  NULL if a
- * callable must end first. */
+/* Returns the stream whose head must run next so that this stream's work gets
+ * done: follows the waits from stream to stream.  NULL if a callable must end
+ * first, or if the last stream has no operation left. */
 static struct cpu_stream *
 needed_locked(struct cpu_stream *stream)
 {
@@ -418,8 +426,8 @@ needed_locked(struct cpu_stream *stream)
     return stream->first != NULL && !stream->handed ? stream : NULL;
 }
 
-/* As needed_locked, for a goal.  NULL stands for an unknown goal: returns the
- * stream whose head was queued first. */
+/* As needed_locked, for the stream that leads to the goal.  If goal is NULL,
+ * because it is not known, returns the stream whose head was queued first. */
 static struct cpu_stream *
 pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
 {
@@ -427,8 +435,8 @@ pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
                         : needed_locked(source_of(goal));
 }
 
-/* As pick_needed_locked, for the latest blocked thread that an operation can
- * help. */
+/* Returns the result of pick_needed_locked for the goal of the latest waiting
+ * thread for which it is not NULL. */
 static struct cpu_stream *
 pick_for_blocked_locked(struct cpu_engine *engine)
 {
@@ -473,8 +481,9 @@ pick_given_locked(struct cpu_engine *engine, bool blocked)
     return picked;
 }
 
-/* The stream that the schedule serves next.  NULL if the host continues, or if
- * no stream can be served. */
+/* Returns the stream that the schedule serves next.  NULL if the host
+ * continues, or if no stream can be served.  blocked: whether the caller
+ * waits, so that the host cannot continue. */
 static struct cpu_stream *
 pick_locked(struct cpu_engine *engine, bool blocked)
 {
@@ -504,8 +513,9 @@ pick_locked(struct cpu_engine *engine, bool blocked)
 
 /* ---- Steps ---- */
 
-/* Count a step of a stream or of the host, and change its priority if it is
- * time to. */
+/* Count a step of a stream or of the host.  what: the number of the operation,
+ * 0 for the host.  *rank: the priority of the stream or host, which is changed
+ * if this step is one of the random ones for PS_PCT. */
 static void
 count_step_locked(struct cpu_engine *engine, uint64_t what, uint64_t *rank)
 {
@@ -567,8 +577,9 @@ is_parked(const struct ps_blocked *blocked)
     return blocked->parked && !blocked->woken;
 }
 
-/* Whether callables have the turn before the calling thread.  self: its entry
- * in the list of blocked threads, NULL if it has none. */
+/* Returns whether a callable has the turn before the calling thread.  self:
+ * the calling thread's entry in the list of waiting threads; NULL if it has
+ * none. */
 static bool
 callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
@@ -576,7 +587,8 @@ callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     bool precede = false, later = true;
     const struct ps_blocked *blocked;
     LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
-        /* The entries after its own belong to threads that wait for it. */
+        /* The entries behind the thread's own belong to threads that wait for
+         * this thread. */
         later = later && (blocked != self || !blocked->callable);
         listed += blocked->callable;
         precede |= later && blocked->callable && !is_parked(blocked);
@@ -584,8 +596,9 @@ callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     return precede || lazy->callables > listed;
 }
 
-/* Whether callables other than the calling thread's may continue although no
- * operation runs.  self: as for callables_precede. */
+/* Returns whether another callable than the calling thread's is running, and
+ * so may do something although no operation can run.  self: as for
+ * callables_precede. */
 static bool
 others_run(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
@@ -597,9 +610,9 @@ others_run(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     return others > 0;
 }
 
-/* Whether a waiting callable may continue although no operation runs, because
- * the program may call released() or because the callable's wait may
- * expire. */
+/* Returns whether a waiting callable may continue although no operation can
+ * run: because the program may call released(), or because the callable's wait
+ * may expire. */
 static bool
 any_may_go_on(const struct cpu_lazy *lazy)
 {
@@ -612,7 +625,7 @@ any_may_go_on(const struct cpu_lazy *lazy)
     return may;
 }
 
-/* The blocked thread whose wait expires first.  NULL if no wait has a
+/* Returns the waiting thread whose wait expires first.  NULL if no wait has a
  * limit. */
 static const struct ps_blocked *
 first_to_expire(const struct cpu_lazy *lazy)
@@ -628,7 +641,8 @@ first_to_expire(const struct cpu_lazy *lazy)
     return first;
 }
 
-/* Whether the calling thread is a callable's, and the host does not wait. */
+/* Returns whether the calling thread runs a callable while the host does not
+ * wait. */
 static bool
 host_runs(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
@@ -640,9 +654,9 @@ host_runs(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     return runs;
 }
 
-/* Whether the calling thread's wait is the next to expire.  A callable's wait
- * does not expire while the host runs, unless the host takes too long: then it
- * may be waiting for something other than work. */
+/* Returns whether the calling thread's wait expires next.  A callable's wait
+ * does not expire while the host runs, unless the host takes too long: then
+ * the host may be waiting for something that the engine does not see. */
 static bool
 expires_next(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
@@ -680,8 +694,8 @@ cpu_lazy_host_waits_locked(struct cpu_engine *engine,
     }
 }
 
-/* Something has changed.  Threads that found nothing to run look again, and
- * move to the front of the list. */
+/* Call this when something has changed.  Threads that found nothing to run
+ * look again: they are no longer parked, and move to the front of the list. */
 static void
 changed_locked(struct cpu_lazy *lazy)
 {
@@ -710,14 +724,14 @@ is_runnable(const char *thread)
     size_t length = fread(text, 1, sizeof(text) - 1, file);
     fclose(file);
     text[length] = '\0';
-    /* The thread's name comes before the state, and may contain any
-     * characters. */
+    /* The state is behind the thread's name, which is in parentheses and may
+     * contain any characters. */
     const char *name_end = strrchr(text, ')');
     return name_end != NULL && strncmp(name_end, ") R", 3) == 0;
 }
 
-/* Whether another thread of the process is running or waits for a processor.
- * This includes a callable's thread that has not begun to run. */
+/* Returns whether another thread of the process is running or waits for a
+ * processor.  It may be a callable's thread that has just been started. */
 static bool
 others_are_runnable(void)
 {
@@ -736,7 +750,8 @@ others_are_runnable(void)
     return found;
 }
 
-/* The weight of a nap during which nothing changed. */
+/* Returns the weight of a nap during which nothing changed: 1 if the machine
+ * may just be busy, else BUSY. */
 static unsigned
 weigh_nap_locked(struct cpu_engine *engine)
 {
@@ -746,9 +761,9 @@ weigh_nap_locked(struct cpu_engine *engine)
     return weight;
 }
 
-/* Call if a callable's thread has found nothing to run while the host runs.
- * Counts its nap, if enough time has passed.  Returns whether the lock was
- * released meanwhile. */
+/* Call this if a callable's thread has found nothing to run.  If the host
+ * runs, and NAP_NS have passed since the last time, adds a nap to lazy->naps
+ * and returns true; the lock was released meanwhile.  Else returns false. */
 static bool
 count_nap_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
@@ -763,8 +778,8 @@ count_nap_locked(struct cpu_engine *engine, const struct ps_blocked *self)
     return counts;
 }
 
-/* Wait until no callable precedes the calling thread, or until that has taken
- * too long.  self: as for callables_precede. */
+/* Wait until no callable has the turn before the calling thread, or until that
+ * has taken too long.  self: as for callables_precede. */
 static void
 stand_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
@@ -782,8 +797,9 @@ stand_locked(struct cpu_engine *engine, const struct ps_blocked *self)
     }
 }
 
-/* Before a callable's thread lets others go first, give it an entry for the
- * time while it stands.  Returns NULL for other threads, which need none. */
+/* If the calling thread runs a callable, add an entry for it to the list of
+ * waiting threads, for the time while it stands.  Returns the entry; NULL for
+ * other threads, which need none. */
 static struct ps_blocked *
 begin_standing_locked(struct cpu_engine *engine, struct ps_blocked *standing)
 {
@@ -795,7 +811,8 @@ begin_standing_locked(struct cpu_engine *engine, struct ps_blocked *standing)
     return standing;
 }
 
-/* Let callables that can continue do so before the calling thread. */
+/* Let the callables that can continue do so before the calling thread
+ * continues. */
 static void
 await_callables_locked(struct cpu_engine *engine)
 {
@@ -811,8 +828,8 @@ await_callables_locked(struct cpu_engine *engine)
     }
 }
 
-/* Call the function of a callable's gate.  The callable's thread may call the
- * engine at any time from here on. */
+/* Call the function of the callable's gate at the head of the stream.  From
+ * here on, the callable's thread may call the engine at any time. */
 static void
 enter_locked(struct cpu_stream *stream)
 {
@@ -835,8 +852,8 @@ enter_locked(struct cpu_stream *stream)
     pthread_mutex_lock(&engine->lock);
 }
 
-/* Do the operation at the head of the stream.  Returns false as
- * cpu_stream_serve_locked. */
+/* Do the operation at the head of the stream.  Returns false in a forked
+ * child; see cpu_stream_serve_locked. */
 static bool
 serve_locked(struct cpu_stream *stream)
 {
@@ -867,9 +884,9 @@ serve_locked(struct cpu_stream *stream)
     return true;
 }
 
-/* Run the operation at the head of a ready stream, and then let callables go
- * first.  self: as for callables_precede.  Returns false as
- * cpu_stream_serve_locked. */
+/* Run the operation at the head of a ready stream, and then let callables
+ * continue first.  self: as for callables_precede.  Returns false in a forked
+ * child; see cpu_stream_serve_locked. */
 static bool
 run_blocked_locked(struct cpu_stream *stream, const struct ps_blocked *self)
 {
@@ -907,7 +924,7 @@ run_blocked_locked(struct cpu_stream *stream, const struct ps_blocked *self)
            (!cpu_may_notify(engine) || cpu_notify_due_locked(engine));
 }
 
-/* As run_blocked_locked, on a thread that has no entry in the list of blocked
+/* As run_blocked_locked, on a thread that has no entry in the list of waiting
  * threads. */
 static bool
 run_locked(struct cpu_stream *stream)
@@ -923,7 +940,7 @@ run_locked(struct cpu_stream *stream)
 }
 
 /* Run the operations that the schedule picks before the host continues.
- * Returns false as cpu_stream_serve_locked. */
+ * Returns false in a forked child; see cpu_stream_serve_locked. */
 static bool
 step_locked(struct cpu_engine *engine)
 {
@@ -951,7 +968,7 @@ step_locked(struct cpu_engine *engine)
 
 /* ---- Polls ---- */
 
-/* Note that the program queried a record that is still pending. */
+/* Add a note that the program has queried a record that is still pending. */
 static void
 note_asked_locked(struct cpu_engine *engine, const struct cpu_record *record)
 {
@@ -977,9 +994,9 @@ is_live_locked(struct cpu_engine *engine, const struct cpu_stream *wanted)
     return false;
 }
 
-/* The program polls in a loop.  Run an operation, so that the loop can end.
- * The notes are incomplete from here on, because there are infinitely many
- * such orders. */
+/* The program seems to poll in a loop.  Run an operation, so that the loop can
+ * end.  This makes the notes incomplete, because there are infinitely many
+ * orders with more or fewer polls. */
 static void
 end_polling_locked(struct cpu_engine *engine)
 {
@@ -998,8 +1015,9 @@ end_polling_locked(struct cpu_engine *engine)
         }
     }
     if (stream == NULL && !cpu_lazy_is_callable(engine)) {
-        /* No work can end the loop, so the program waits for something else,
-         * such as a callable's limit. */
+        /* No work can end the loop, so the program may be polling for
+         * something else, such as the end of a callable's wait.  Let such
+         * waits expire. */
         lazy->naps = NAPS * BUSY;
     }
     if (stream != NULL && run_locked(stream) && lazy->asked.noted) {
@@ -1012,8 +1030,8 @@ cpu_lazy_poll_locked(struct cpu_engine *engine)
 {
     struct cpu_lazy *lazy = &engine->lazy;
     uint64_t steps = lazy->steps;
-    /* Before a query that is noted, the schedule has run its operations
-     * already. */
+    /* If `queried` is true, ask_locked has already run the operations that the
+     * schedule picks. */
     bool idle = lazy->queried;
     lazy->queried = false;
     if (!idle && !lazy->busy) {
@@ -1071,7 +1089,7 @@ cpu_lazy_arrived_locked(struct cpu_engine *engine)
 
 /* ---- The driver ---- */
 
-/* Find the stream whose last queued operation has this ticket.  NULL if that
+/* Returns the stream whose last queued operation has this ticket; NULL if that
  * operation has run. */
 static const struct cpu_stream *
 queued_last_locked(struct cpu_engine *engine, uint64_t ticket)
@@ -1144,7 +1162,8 @@ describe_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
     }
 }
 
-/* No operation can run: wait for other threads, or until a limit expires. */
+/* Called when no operation can run: wait for other threads, or until a limit
+ * expires.  Returns PS_SUCCESS if the caller must look for work again. */
 static ps_status
 wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
                        const struct cpu_limit *limit)
@@ -1186,8 +1205,8 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
     return over ? PS_ERROR_TIMED_OUT : PS_SUCCESS;
 }
 
-/* With PS_GIVEN: whether the next operation for the goal is a sleep that ends
- * after the limit. */
+/* Returns whether the strategy is PS_GIVEN and the next operation for the goal
+ * is a sleep that ends after the limit. */
 static bool
 may_expire_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                   const struct cpu_limit *limit)
@@ -1283,7 +1302,7 @@ cpu_lazy_ending_locked(struct cpu_engine *engine)
 void
 cpu_lazy_ended_locked(struct cpu_engine *engine)
 {
-    /* Otherwise the callable called ending() during an earlier schedule. */
+    /* If it is 0, the callable called ending() before this schedule began. */
     if (engine->lazy.ending_callables > 0) {
         engine->lazy.ending_callables--;
         end_callable_locked(engine);
@@ -1320,8 +1339,8 @@ advance_once_locked(struct cpu_engine *engine,
     }
     struct cpu_stream *stream = pick_locked(engine, true);
     if (stream == NULL) {
-        /* Report progress if the thread was woken: no work is picked for
-         * it. */
+        /* If the thread was woken, report progress: it must check its wait
+         * before work is picked for it. */
         bool others = lazy->callables > lazy->ending_callables;
         bool stuck = deadline == CPU_FOREVER && !any_may_go_on(lazy);
         return blocked->woken                ? PS_RAN
@@ -1432,8 +1451,8 @@ cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256])
     return false;
 }
 
-/* Turn the operation at the head of a ready stream into one that does nothing
- * and cannot fail. */
+/* Drop the operation at the head of a ready stream: change it so that it does
+ * nothing when it runs, and cannot fail. */
 static void
 drop_locked(struct cpu_stream *stream)
 {

@@ -1,13 +1,14 @@
-/* The order between a device's default stream and its blocking streams, as of
- * CUDA's legacy default stream.  Before work is queued on one side, that side
- * is made to wait for the work that the other side has got since the last such
- * wait. */
+/* The order between a device's default stream and its blocking streams, as
+ * with CUDA's legacy default stream.  Before work is queued on the default
+ * stream, it is made to wait for the work that the blocking streams have got
+ * since it last waited for them; and the same the other way round. */
 #include "engine.h"
 
-/* Whether the stream has got work since `known`, an earlier value of its
- * `given`, for which the other side must wait.  If no schedule is explored,
- * there is nothing to wait for on an idle stream.  A schedule must not depend
- * on whether a stream is idle, nor on work from before the schedule. */
+/* Returns whether the stream has got work for which the other side must wait,
+ * since its `given` had the value `known`.  Outside schedules, there is
+ * nothing to wait for if the stream is idle and has not failed.  The course of
+ * a schedule must not depend on whether a stream is idle, nor on work from
+ * before the schedule. */
 static bool
 has_given(const struct cpu_stream *stream, uint64_t known)
 {
@@ -57,8 +58,9 @@ cpu_legacy_check_locked(const struct cpu_stream *stream)
     return PS_SUCCESS;
 }
 
-/* Append an operation, even if the queue is full.  Its item was reserved.
- * Returns false if the stream was idle: then the caller has taken it. */
+/* Append an operation, even if the queue is full.  The operation's item was
+ * reserved.  Returns false if the stream was idle: then the caller has taken
+ * the stream. */
 static bool
 push_locked(struct cpu_stream *stream, enum cpu_kind kind,
             struct cpu_record *record)
@@ -71,9 +73,9 @@ push_locked(struct cpu_stream *stream, enum cpu_kind kind,
     return busy;
 }
 
-/* Make the stream wait for the other one, unless it does so already.  *known
- * is the other stream's `given` at the latest such wait.  The wait needs no
- * room in the queue. */
+/* Make the stream wait for the work of `other`, unless it does so already.
+ * *known is the value of other->given when the stream last waited for it.  The
+ * wait needs no room in the queue. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
               uint64_t *known)
@@ -105,8 +107,8 @@ follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
     return PS_SUCCESS;
 }
 
-/* Invalidate the captures of blocking streams, as if the default stream were
- * in them. */
+/* Invalidate the captures of all blocking streams of the device, because the
+ * default stream is used. */
 static ps_status
 invalidate_locked(struct cpu_device *device)
 {

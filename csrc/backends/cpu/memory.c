@@ -1,14 +1,14 @@
-/* Memory: the host's memory takes the place of a device's.  A block begins
- * with the operation that will free it.  So freeing in stream order needs
- * neither memory nor room in the queue.  A block that is in use when the
- * engine stops is never freed.
+/* Memory of devices is host memory here.  Each block begins with a header that
+ * contains the CPU_FREE operation which will free the block.  So to free a
+ * block in stream order needs neither memory nor room in the queue.  A block
+ * that is in use when the engine stops is never freed.
  *
  * An emulated device has a limited amount of memory, and a tree of its blocks.
- * A block counts from the call that allocates it to the call that frees it.
- * The end of the free in stream order does not matter: on a real device, work
- * that is queued later could use the memory.  The device's pool is only
- * arithmetic.  It counts the memory that a driver would keep, but keeps
- * none. */
+ * A block counts as used from the call of memory_allocate to the call of
+ * memory_free, even if work before the free is still pending: on a real
+ * device, too, memory that is freed in stream order can be allocated at once
+ * for work that is queued later.  The device's pool is only simulated: it
+ * counts the memory that a driver would keep, but keeps none. */
 #include "engine.h"
 
 #include <search.h>
@@ -48,8 +48,8 @@ block_create(size_t nbytes)
                : NULL;
 }
 
-/* Ranges that overlap compare as equal, since no two ranges in the tree
- * overlap. */
+/* Ranges that overlap compare as equal.  No two ranges in a tree overlap, so
+ * this finds the range that contains an address. */
 static int
 compare_ranges(const void *left, const void *right)
 {
@@ -80,7 +80,8 @@ cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range)
     return PS_SUCCESS;
 }
 
-/* Count as if the pool kept freed memory only up to nbytes reserved bytes. */
+/* Reduce the count of reserved bytes to nbytes, or to the bytes in use if
+ * these are more. */
 static void
 pool_trim_locked(struct cpu_device *place, uint64_t nbytes)
 {
@@ -147,8 +148,8 @@ cpu_memory_free(const struct ps_backend *backend, int device, ps_handle handle,
     }
     bool idle = stream->first == NULL, lazy = cpu_is_lazy(engine);
     cpu_range_remove_locked(engine, &block->range);
-    /* With notes, always queue: they must not depend on whether the stream is
-     * idle. */
+    /* If notes are kept, always queue the free, because the notes must not
+     * depend on whether the stream is idle. */
     bool queued = !idle || cpu_is_noted(engine);
     if (queued) {
         block->end.kind = CPU_FREE;
@@ -323,7 +324,8 @@ cpu_host_memory(void)
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Only emulated devices have this member: host memory belongs to no device. */
+/* Only engines that emulate devices have this member, since host memory
+ * belongs to no device. */
 static ps_status
 cpu_memory_device(const struct ps_backend *backend, int device,
                   const void *address, int *owner)

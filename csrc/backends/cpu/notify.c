@@ -1,11 +1,12 @@
-/* Notifications and gates.  Pending notifications are in rings: of a stream,
- * ordered by ticket, or of a record.  They take no place in a stream's queue.
- * A gate is queued: it is a call of its function, followed by a wait for a
- * record that belongs to no event.  Opening the gate completes the record.
+/* Notifications and gates.  A pending notification is in the ring of a stream,
+ * which is ordered by ticket, or in the ring of a record.  It takes no place
+ * in a stream's queue.  A gate does: it is queued as a CPU_ENTER_GATE, which
+ * calls the gate's function and then becomes a wait for a record of no event.
+ * Opening the gate completes that record.
  *
  * A thread that opens a gate, or queues one on an idle stream, executes the
- * stream's next operations itself.  So gate follows gate without a switch to
- * another thread. */
+ * stream's next operations itself.  So no switch to another thread is needed
+ * between one gate and the next. */
 #include "engine.h"
 
 /* ---- Notifications ---- */

@@ -1,8 +1,8 @@
-/* Partitions: shares of the engine's workers.  A partition's share of the
- * workers equals its share of the machine's processors, but it has at least
- * one worker.  Operations that need no worker, such as records, waits and
- * small copies, run even if all workers of the partition are busy.  queue.c
- * counts the busy workers and chooses the streams. */
+/* Partitions.  A partition limits how many workers serve its streams at a
+ * time: in proportion to its share of the machine's processors, but at least
+ * one.  Operations that need no worker, such as records, waits and small
+ * copies, run even if that many workers are busy.  queue.c counts the busy
+ * workers and chooses the streams. */
 #include "engine.h"
 
 #include <stdlib.h>

@@ -1,16 +1,16 @@
 /* Streams and their queues: the beginning and end of a stream, queueing,
- * execution, and the threads that execute.  The operations of a stream are
- * done in order.  One thread at a time serves a stream.
+ * execution, and the threads that execute operations.  The operations of a
+ * stream are executed in order, and only one thread at a time serves a stream.
  *
  * A few workers serve all streams.  A worker does one operation at a time, of
  * the stream with the highest priority, and looks for more work before it
- * sleeps.  The timer thread ends the streams' sleeps on time, even while all
- * workers are busy.  Callers do cheap operations themselves.  Releasing the
- * engine's lock runs the notifications that are due, and wakes a worker if
- * streams are ready.
+ * sleeps.  The timer thread ends CPU_SLEEP operations on time, even while all
+ * workers are busy.  Threads that call the engine execute cheap operations
+ * themselves.  Releasing the engine's lock runs the notifications that are
+ * due, and wakes a worker if streams are ready.
  *
- * If a callback of the user forks on a thread of the engine, this thread ends
- * in the child.  The child's engine starts its own threads. */
+ * If a callback of the program forks on a thread of the engine, that thread
+ * ends in the child, and the child's engine starts threads of its own. */
 #include "engine.h"
 
 #include <signal.h>
@@ -20,8 +20,9 @@
 #include <sys/prctl.h>
 
 enum {
-    HELP = 16, /* the most operations that a caller does at once */
-    TURN = 64, /* operations until a worker releases the lock */
+    /* The most operations that a calling thread executes in a row. */
+    HELP = 16,
+    TURN = 64, /* after this many operations, a worker releases the lock */
 };
 
 pthread_key_t cpu_serving_key;
@@ -107,8 +108,8 @@ cpu_stream_know_locked(struct cpu_stream *stream)
 
 /* ---- The places of streams ---- */
 
-/* From lists that are indexed by -priority, take the first stream of the
- * highest priority. */
+/* Remove and return the first stream of the highest priority from lists that
+ * are indexed by -priority. */
 static struct cpu_stream *
 lists_take(struct cpu_stream_list lists[CPU_PRIORITIES])
 {
@@ -119,7 +120,8 @@ lists_take(struct cpu_stream_list lists[CPU_PRIORITIES])
     return stream;
 }
 
-/* Take the ready stream of the highest priority.  NULL if none is ready. */
+/* Remove and return the first ready stream of the highest priority; NULL if
+ * none is ready. */
 static struct cpu_stream *
 ready_take_locked(struct cpu_engine *engine)
 {
@@ -128,7 +130,7 @@ ready_take_locked(struct cpu_engine *engine)
     return stream;
 }
 
-/* Merge two skew heaps, either of which may be NULL. */
+/* Returns the union of two skew heaps, either of which may be NULL. */
 static struct cpu_stream *
 sleepers_meld(struct cpu_stream *a, struct cpu_stream *b)
 {
@@ -162,8 +164,8 @@ sleeper_add_locked(struct cpu_stream *stream, int64_t duration)
     }
 }
 
-/* Take a stream whose sleep is over.  If there is none, wait until one may be
- * due, and return NULL. */
+/* Remove and return a stream whose sleep is over.  If there is none, wait
+ * until the first sleep may be over, and return NULL. */
 static struct cpu_stream *
 sleeper_take_locked(struct cpu_engine *engine)
 {
@@ -177,9 +179,8 @@ sleeper_take_locked(struct cpu_engine *engine)
     return stream;
 }
 
-/* Put a stream where its next operation belongs.  A failed stream keeps its
- * waits, too: a free behind a wait must not run before other streams are done
- * with the block. */
+/* A wait is kept on a failed stream too: a free behind it must not run before
+ * other streams are done with the block. */
 void
 cpu_stream_settle_locked(struct cpu_stream *stream)
 {
@@ -229,8 +230,8 @@ fill(uint8_t *destination, const uint8_t pattern[4], size_t nbytes)
     }
 }
 
-/* Do the part of an operation for which the lock must be released, because it
- * takes long or calls a function of the user.  Returns false as
+/* Do an operation that takes long or calls a function of the program, with the
+ * lock released.  Returns false in a forked child; see
  * cpu_stream_serve_locked. */
 static bool
 stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
@@ -242,8 +243,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
         cpu_times_begin(engine, operation);
     }
     cpu_unlock(engine);
-    /* If out of memory, this fails, and then a host function that waits for
-     * its own stream deadlocks instead of getting PS_ERROR_NOT_PERMITTED. */
+    /* If memory is short, this fails.  Then a host function that waits for its
+     * own stream deadlocks, instead of getting PS_ERROR_NOT_PERMITTED. */
     pthread_setspecific(cpu_serving_key, stream);
     switch (operation->kind) {
     case CPU_COPY:
@@ -269,8 +270,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     return !forked;
 }
 
-/* Do the operation at the head of the queue.  Returns false as
- * cpu_stream_serve_locked. */
+/* Do the operation at the head of the queue.  Returns false in a forked child;
+ * see cpu_stream_serve_locked. */
 static bool
 stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
 {
@@ -316,7 +317,7 @@ stream_do_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     return true;
 }
 
-/* Remove the head, which is done, from the queue. */
+/* Remove the operation at the head, which is done, from the queue. */
 static void
 stream_pop_locked(struct cpu_stream *stream)
 {
@@ -370,7 +371,8 @@ operation_is_cheap(const struct cpu_operation *operation)
     }
 }
 
-/* Take the next ready stream, if the operation at its head is cheap. */
+/* If the operation at the head of the next ready stream is cheap, remove that
+ * stream from the list and return it, else NULL. */
 static struct cpu_stream *
 cheap_stream_locked(struct cpu_engine *engine)
 {
@@ -417,8 +419,8 @@ cpu_stream_help_locked(struct cpu_stream *stream)
 
 /* ---- Threads ---- */
 
-/* The stream's partition, if the operation at the head takes one of the
- * partition's workers, else NULL. */
+/* Returns the stream's partition if the operation at the head counts as work
+ * of one of the partition's workers; else NULL. */
 static struct cpu_partition *
 partition_of(const struct cpu_stream *stream)
 {
@@ -435,9 +437,9 @@ partition_of(const struct cpu_stream *stream)
     }
 }
 
-/* Take the ready stream that a worker serves next: the first one whose
- * partition has a free worker.  Streams before it move to the waiting lists of
- * their partitions. */
+/* Remove and return the ready stream that a worker serves next: the first one
+ * whose partition has not reached its limit of workers.  The streams before it
+ * move to the lists `waiting` of their partitions. */
 static struct cpu_stream *
 worker_take_locked(struct cpu_engine *engine)
 {
@@ -452,7 +454,7 @@ worker_take_locked(struct cpu_engine *engine)
     return stream;
 }
 
-/* Call after a worker has served a stream of the partition. */
+/* Call this after a worker has served a stream of the partition. */
 static void
 partition_leave_locked(struct cpu_partition *partition)
 {
@@ -469,7 +471,7 @@ timer_main(void *argument)
 {
     struct cpu_engine *engine = argument;
     unsigned forks = cpu_forks;
-    /* With the default slack, the kernel may wake the thread 50 us too
+    /* With the default timer slack, the kernel may wake the thread 50 us too
      * late. */
     prctl(PR_SET_TIMERSLACK, 1);
     cpu_lock(engine);
@@ -493,7 +495,8 @@ worker_sleep_locked(struct cpu_engine *engine)
     engine->coming = false;
 }
 
-/* Serve a stream on a worker.  Returns false as cpu_stream_serve_locked. */
+/* Serve a stream on a worker.  Returns false in a forked child; see
+ * cpu_stream_serve_locked. */
 static bool
 worker_serve_locked(struct cpu_stream *stream)
 {
@@ -638,7 +641,8 @@ cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks)
 
 /* ---- The engine's lock ---- */
 
-/* Not inlined, so that the fast path saves no registers. */
+/* Release the lock while the phase is not CPU_OPEN.  Not inlined, so that the
+ * fast path saves no registers. */
 __attribute__((cold, noinline)) static void
 release_unopen(struct cpu_engine *engine)
 {

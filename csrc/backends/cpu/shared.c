@@ -1,15 +1,16 @@
-/* Events that several processes share, with no process in charge.
+/* Events that several processes share.  No process manages them.
  *
  * An event is a page of memory in a file without a name.  The process that
- * created the event keeps the file open, and other processes find it by number
- * through /proc.  The event exists until the last process that has mapped it
- * ends, however that happens.  The page holds the latest record as one word:
- * its process, its pipe and its outcome.
+ * created the event keeps the file open, and other processes find it by its
+ * descriptor through /proc.  The event exists until no process has the page
+ * mapped any more; a process that ends in any way unmaps it.  The page holds
+ * the latest record as one word, with the record's process, the inode of its
+ * pipe, and its outcome.
  *
  * A pending record has a pipe, which only its process has open for writing.
- * Other processes open the pipe through /proc and wait for its first bytes.
- * The number of bytes is the outcome: the status + 1.  No process reads the
- * bytes, so every process sees them.  If a pipe ends without bytes, its
+ * Other processes open the pipe through /proc and wait for bytes in it.  The
+ * number of bytes is the outcome: the status + 1.  No process reads the bytes,
+ * so every process sees them.  If the pipe reaches its end without bytes, its
  * process has died.
  *
  * The rule: everything in the page may change at any time, a process may stop
@@ -18,8 +19,8 @@
  * this library are mapped.  The page holds no lock: a stopped process could
  * keep it, and a robust mutex contains pointers that a peer could overwrite.
  *
- * - To record is to store the word; the last store wins.  The word changes at
- *   once, so no process can stop halfway.
+ * - To record an event is to store the word; the last store wins.  It is one
+ *   atomic store, so no process can stop in the middle of it.
  * - No two pending records have the same word, because it contains the pipe's
  *   inode.  So the compare-and-exchange that puts the outcome into the word
  *   of a pending record changes no later record.
@@ -27,8 +28,8 @@
  *   then into the pipe, for processes that wait already.  If the process dies
  *   in between, those that wait find the outcome in the page, unless the page
  *   has a later record.
- * - If a pipe cannot be opened although the word is unchanged, its process has
- *   died. */
+ * - If a pipe cannot be opened although the word has not changed, the pipe's
+ *   process has died. */
 #include "shared.h"
 
 #include <stdatomic.h>
@@ -40,17 +41,18 @@
 #include <unistd.h>
 
 enum {
-    OUTCOME_BITS = 10, /* 0 while pending, else 1 + the status */
-    PROCESS_BITS = 22, /* Linux has no higher process numbers */
-    MOST_TRIES = 100,  /* to open a record that keeps changing */
-    WORD_CHANGED = -1, /* not a status of the contract */
+    OUTCOME_BITS = 10, /* the outcome: 0 while pending, else 1 + the status */
+    PROCESS_BITS = 22, /* a process id; Linux has no higher ones */
+    /* The most tries to open the record while it keeps changing. */
+    MOST_TRIES = 100,
+    WORD_CHANGED = -1, /* a status of this file only */
 };
 
 #define OUTCOME(word) ((int)((word) & ((1 << OUTCOME_BITS) - 1)))
 #define PROCESS(word) \
     ((pid_t)((word) >> OUTCOME_BITS & ((1 << PROCESS_BITS) - 1)))
 #define INODE(word) ((uint32_t)((word) >> (OUTCOME_BITS + PROCESS_BITS)))
-/* The word that the record had while it was pending. */
+/* The word that the record of `word` had while it was pending. */
 #define PENDING(word) ((word) >> OUTCOME_BITS << OUTCOME_BITS)
 
 struct page {
@@ -58,9 +60,10 @@ struct page {
     /* The word of the latest record; 0 if there is none.  Its inode is 0 if
      * the record was done when it was made. */
     _Atomic uint64_t latest;
-    /* The descriptor of the latest record's pipe, in its process.  It may be
-     * wrong: two processes may have recorded at once, or a process may have
-     * stopped between the two stores. */
+    /* The descriptor of the latest record's pipe in the record's process.  It
+     * may be wrong, because `latest` and `pipe` are stored one after the
+     * other: two processes may have recorded at once, or a process may have
+     * stopped in between. */
     atomic_int pipe;
 };
 
@@ -73,13 +76,15 @@ static const struct cpu_pages pages = {.nbytes = CPU_PAGE_BYTES};
 
 struct cpu_shared {
     unsigned refs; /* held by the event and its records */
-    uint64_t word; /* the record that this process has adopted; 0: none */
+    /* The word of the record that this process has adopted; 0 if none. */
+    uint64_t word;
     struct page *page;
-    struct cpu_file file; /* the page's; its creator has it open */
+    /* The file of the page; open in the process that created the event. */
+    struct cpu_file file;
     struct cpu_token token;
 };
 
-/* A pending record of this process, which others may wait for. */
+/* A pending record of this process, for which other processes may wait. */
 struct promise {
     struct cpu_promise base;
     struct cpu_shared *shared;
@@ -87,7 +92,7 @@ struct promise {
     struct cpu_file pipe;
 };
 
-/* A pending record of another process, which the poller watches. */
+/* A pending record of another process, whose pipe the poller watches. */
 struct remote {
     struct cpu_file pipe;
     struct cpu_record *record;
@@ -150,8 +155,8 @@ cpu_shared_close_locked(struct cpu_shared *shared)
 
 /* ---- Records of this process ---- */
 
-/* Returns the status if the contract permits it, else PS_ERROR_UNKNOWN.  A
- * peer may write any status. */
+/* Returns the status if it is one that a record may have, else
+ * PS_ERROR_UNKNOWN.  Another process may have written any number. */
 static ps_status
 checked(int status)
 {
@@ -174,7 +179,7 @@ promise_end_locked(struct cpu_promise *base, const struct cpu_record *record)
             shared->word = ended;
         }
         atomic_compare_exchange_strong(&shared->page->latest, &pending, ended);
-        /* The pipe has room, unless a peer has filled it. */
+        /* The pipe has room, unless another process has filled it. */
         ssize_t written = write(promise->pipe.number, bytes, outcome);
         (void)written;
     }
@@ -224,8 +229,8 @@ cpu_shared_publish_locked(struct cpu_shared *shared,
 
 /* ---- Records of other processes ---- */
 
-/* The status of a record that has ended.  Without an outcome, its process
- * died. */
+/* Returns the status of another process's record that has ended.  If there is
+ * no outcome, that process has died. */
 static ps_status
 status_of(int outcome)
 {
@@ -309,9 +314,9 @@ cpu_poller_stop_locked(struct cpu_engine *engine)
     }
 }
 
-/* Make the poller complete the record when the pipe shows its outcome.  The
- * poller takes over the pipe.  Statuses: PS_ERROR_OUT_OF_MEMORY,
- * PS_ERROR_SHUTTING_DOWN. */
+/* Arrange that the poller completes the record when the pipe shows the
+ * record's outcome.  The poller takes over the pipe.  Statuses:
+ * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
                     uint64_t word, int pipe, struct cpu_record *record)
@@ -339,9 +344,9 @@ remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
     return PS_SUCCESS;
 }
 
-/* Make the record that the word describes the event's latest record in this
- * process.  Returns WORD_CHANGED if the word has changed meanwhile; also
- * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+/* Adopt a record: make the record that the word describes the event's latest
+ * record in this process.  Returns WORD_CHANGED if the word in the page has
+ * changed meanwhile; also PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
 {
@@ -359,9 +364,9 @@ adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
                                INODE(word), &pipe);
     }
     if (status == PS_SUCCESS && atomic_load(&page->latest) != word) {
-        /* The process may have closed its pipe while this process opened it.
-         * Such a pipe is empty, which would look as if the process had
-         * died. */
+        /* The other process may have completed the record and closed its pipe
+         * just when this process opened the pipe.  The pipe is then empty,
+         * which would look as if the process had died. */
         close(pipe);
         status = WORD_CHANGED;
     }

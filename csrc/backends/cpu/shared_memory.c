@@ -1,7 +1,7 @@
-/* Memory that processes share: a file, as in files.c, mapped behind a private
- * page with the engine's data about it.  The process that allocated the memory
- * keeps the file open, so that others can open it.  Once it is mapped, memory
- * needs no open file.
+/* Memory that processes share: a file of files.c, which is mapped behind a
+ * private page with the engine's own data about the memory.  The process that
+ * allocated the memory keeps the file open, so that others can open it.  A
+ * process that has mapped the memory does not need the open file.
  *
  * The rule: another process may write anything into the file at any time, so
  * the engine keeps no data of its own there. */
@@ -12,13 +12,15 @@
 struct local {
     struct cpu_pages pages;
     struct cpu_range range;
-    struct cpu_file file; /* open in the process that allocated it */
+    /* The memory's file; open in the process that allocated the memory. */
+    struct cpu_file file;
 };
 
 _Static_assert(sizeof(struct local) <= CPU_PAGE_BYTES,
                "struct local fits in the private page");
 
-/* The layout of a file: one page for the nonce, then the data. */
+/* Returns the sizes of the mapping for nbytes of memory: the private page;
+ * then the file, which has one page for the nonce and then the data. */
 static struct cpu_pages
 pages_for(size_t nbytes)
 {
@@ -33,8 +35,8 @@ local_of(void *data)
     return (struct local *)((char *)data - (size_t)2 * CPU_PAGE_BYTES);
 }
 
-/* Add mapped memory to the engine.  `file` is its file descriptor, or -1.
- * Unmaps the memory on failure. */
+/* Add mapped memory to the engine.  `file` is the descriptor of the memory's
+ * file, or -1.  Unmaps the memory on failure. */
 static ps_status
 add(struct cpu_engine *engine, int device, const struct cpu_pages *pages,
     void *mapped, int file, void **data)

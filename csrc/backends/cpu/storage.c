@@ -1,14 +1,14 @@
 /* The engine's storage: items, which are the memory of operations and records,
  * and the handles by which callers name its objects.
  *
- * A handle is checked, so that a wrong one is an error and not a crash.  All
- * of its bits must match:
+ * Each use of a handle checks it, so that a wrong handle is an error and not a
+ * crash.  All bits of a handle must match:
  *
  *   63..30  29..6  5..3    2..0
  *   serial  slot   engine  tag
  *
- * No two of 2^34 handles in a row share a serial, so a stale one stays
- * stale. */
+ * Among 2^34 handles in a row no two have the same serial, so a handle that
+ * was destroyed does not become valid again. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -77,8 +77,9 @@ slot_of(const struct cpu_engine *engine, uint32_t index)
     return cpu_slot_at(engine, (ps_handle)index << SLOT_SHIFT);
 }
 
-/* Allocate a chunk of slots.  Returns NULL if out of memory.  A chunk is never
- * freed, so its own address is not kept. */
+/* Allocate a chunk of slots, aligned to the size of a slot.  Returns NULL if
+ * out of memory.  A chunk is never freed, so the address that calloc returned
+ * is not kept. */
 static struct cpu_slot *
 chunk_create(void)
 {
@@ -108,7 +109,8 @@ handles_grow(struct cpu_engine *engine, size_t count)
     return true;
 }
 
-/* Take the index of a free slot.  Returns 0 if out of memory. */
+/* Remove a slot from the free ones, and return its index.  Returns 0 if out of
+ * memory. */
 static uint32_t
 handles_next(struct cpu_engine *engine)
 {
@@ -144,8 +146,8 @@ cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device)
                        (ps_handle)engine->number << ENGINE_SHIFT | tag;
     slot->object = NULL;
     slot->shared = NULL;
-    /* Release, like the stores to `known`: a thread that sees the new object's
-     * state must also see the new handle. */
+    /* Release, as for the stores to `known`: a thread that sees the new
+     * object's `known` must also see the new handle. */
     atomic_store_explicit(&slot->device, device, memory_order_release);
     atomic_store_explicit(&slot->handle, handle, memory_order_release);
     return slot;

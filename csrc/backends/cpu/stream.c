@@ -26,7 +26,7 @@ stream_wait_locked(struct cpu_stream *stream, uint64_t ticket,
     return status;
 }
 
-/* Return the stream's failure, and mark it as reported. */
+/* Returns the stream's status, and marks a failure as reported. */
 static ps_status
 stream_report_locked(struct cpu_stream *stream)
 {
@@ -140,7 +140,8 @@ cpu_blocking_create(const struct ps_backend *backend, int device, int priority,
     return stream_create(backend, device, 0, priority, true, handle);
 }
 
-/* Like cpu_stream_explain, this runs no notifications. */
+/* As cpu_stream_explain, this runs no notifications when it releases the
+ * lock. */
 static ps_status
 cpu_stream_blocking(const struct ps_backend *backend, int device,
                     ps_handle handle, int *blocking)
@@ -184,7 +185,8 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
-/* asks: whether notes are kept and the query is the host's. */
+/* Returns the status for stream_query.  asks: whether notes are kept and the
+ * query is one of the host, as ask_locked has returned. */
 static ps_status
 query_locked(struct cpu_stream *stream, bool asks)
 {
@@ -350,8 +352,8 @@ stream_state_locked(struct cpu_stream *stream, struct ps_stream_state *state)
     return source != stream ? source : NULL;
 }
 
-/* Run no notifications before releasing the lock, because this may be called
- * while another member waits. */
+/* This runs no notifications when it releases the lock, because it may be
+ * called while another member waits. */
 static ps_status
 cpu_stream_explain(const struct ps_backend *backend, int device,
                    ps_handle handle, struct ps_stream_state *states, int room,
@@ -363,8 +365,8 @@ cpu_stream_explain(const struct ps_backend *backend, int device,
         engine, device, handle & ~PS_THREAD_STREAM_NAME);
     ps_status status = stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
     int found = 0;
-    /* The chain of streams ends, because each wait was queued after its
-     * record. */
+    /* The loop ends, because each wait was queued after the record for which
+     * it waits. */
     while (stream != NULL) {
         int place = found < room ? found : room - 1;
         stream = stream_state_locked(stream, &states[place]);
@@ -400,8 +402,9 @@ cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
     return cpu_stream_enqueue(backend, device, stream, &sleep);
 }
 
-/* Return and mark as reported a failure of a destroyed stream or, if there is
- * none, of a live one. */
+/* Returns a failure of the device's work that was not returned yet, and marks
+ * it as reported: that of a destroyed stream or, if there is none, that of a
+ * live stream. */
 static ps_status
 device_report_locked(struct cpu_device *device)
 {

@@ -5,7 +5,8 @@
 
 #include <stdlib.h>
 
-/* The key's destructor: destroys the default streams of a thread that ends. */
+/* The destructor of engine->thread_key: destroys the default streams of a
+ * thread that ends. */
 static void
 thread_ends(void *value)
 {
@@ -32,8 +33,8 @@ cpu_thread_streams_init(struct cpu_engine *engine)
     return pthread_key_create(&engine->thread_key, thread_ends) == 0;
 }
 
-/* Returns the calling thread's handles, and allocates them if there are none.
- * NULL if out of memory. */
+/* Returns the calling thread's struct cpu_thread, which is allocated if there
+ * is none.  NULL if out of memory. */
 static struct cpu_thread *
 this_thread(struct cpu_engine *engine)
 {

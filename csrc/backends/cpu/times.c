@@ -1,5 +1,6 @@
-/* When operations begin and end, for callers that ask.  The caller owns a
- * struct ps_times again once its end is written. */
+/* The member operation_times: writes when operations begin and end, for
+ * callers that ask.  Once the end is written, the struct ps_times belongs to
+ * the caller again. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -23,8 +24,8 @@ cpu_times_take(void)
     return times;
 }
 
-/* Added to virtual times.  These begin at 0, but in struct ps_times 0 means
- * unknown. */
+/* Returns what is added to times: 1 while time is virtual, so that no time is
+ * 0, which means unknown in struct ps_times. */
 static int64_t
 offset(const struct cpu_engine *engine)
 {
@@ -49,9 +50,9 @@ cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation)
     write_time(&operation->times->begin, times_now(engine));
 }
 
-/* Write the operation's end, and its begin if that was not written.  A sleep
- * begins when it is queued for the timer.  An operation that a failed stream
- * skips takes no time. */
+/* Write the operation's end, and also its begin if that was not written.  The
+ * begin of a sleep is computed from its end and its duration.  An operation
+ * that a failed stream skips gets equal times. */
 void
 cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation)
 {

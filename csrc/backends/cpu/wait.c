@@ -12,8 +12,9 @@ cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit)
     return (struct cpu_limit){cpu_deadline(engine, limit->timeout_ns), limit};
 }
 
-/* Sleep until the waiter's condition is signalled, or the limit may be
- * reached.  Returns PS_ERROR_TIMED_OUT if the limit is reached. */
+/* Sleep until the waiter's condition is signalled, or until the limit must be
+ * checked.  Returns PS_ERROR_TIMED_OUT if the limit is reached, else
+ * PS_SUCCESS. */
 static ps_status
 wait_once_locked(struct cpu_engine *engine, struct cpu_waiter *waiter,
                  const struct cpu_limit *limit)
@@ -49,8 +50,8 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     struct cpu_waiter waiter = {.target = goal->ticket, .next = *waiters};
     pthread_cond_init(&waiter.wake, &engine->monotonic);
     *waiters = &waiter;
-    /* Run the due notifications here: there may be no other thread to do
-     * so. */
+    /* Run the notifications that are due before sleeping, because there may be
+     * no other thread that would do it. */
     if (cpu_may_notify(engine) && !cpu_notify_due_locked(engine)) {
         status = PS_ERROR_TIMED_OUT;
     }
@@ -60,7 +61,7 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                 ? engine->driver->wait_locked(engine, &waiter, goal, limit)
                 : wait_once_locked(engine, &waiter, limit);
     }
-    /* In a forked child, the waiter is in no list. */
+    /* Remove the waiter from the list.  In a forked child it is in no list. */
     while (*waiters != NULL && *waiters != &waiter) {
         waiters = &(*waiters)->next;
     }
