@@ -1,5 +1,5 @@
-/* For each member, a function that forwards the call; and a table of these
- * functions. */
+/* For each function of struct ps_backend, a function that forwards the call to
+ * the observed table; and tables of these functions. */
 #include "forward.h"
 
 #define MEMBER(type, name, parameters, arguments)              \

@@ -1,4 +1,5 @@
-/* A value is in the first free slot at or after the slot of its hash. */
+/* The hash table uses linear probing: a key is in the slot that its hash
+ * selects, or in the next one that was free when the key was added. */
 #include "map.h"
 
 #include <stdlib.h>
@@ -61,7 +62,8 @@ ps_map_set(struct ps_map *map, uint64_t first, uint64_t second, void *value)
     return true;
 }
 
-/* Remove a value.  Later values of the same run of slots move up. */
+/* Remove a key.  Keys behind it that were displaced move up, so that they are
+ * still found. */
 void *
 ps_map_take(struct ps_map *map, uint64_t first, uint64_t second)
 {

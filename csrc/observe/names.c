@@ -1,4 +1,5 @@
-/* One mutex guards everything.  Texts never move. */
+/* One mutex guards all variables here.  Texts are never moved or freed, so
+ * they are read without it. */
 #include "names.h"
 
 #include <pthread.h>

@@ -1,8 +1,9 @@
-/* NVTX ranges and marks, which any library in the process may make.
+/* Receives the ranges and marks that any library in the process reports
+ * through NVTX.
  *
- * The rule: the caller may hold any lock.  So a handler takes only the locks
- * of the timeline and of names.  While nothing records, it does no more than a
- * test. */
+ * The rule: a library may call NVTX with any lock held.  So the functions here
+ * take only the locks of timeline.c and names.c.  While no timeline records,
+ * they return after one test. */
 #include "nvtx.h"
 
 #include <pthread.h>
@@ -16,13 +17,14 @@
 static const char default_domain[] = "NVTX";
 
 /* The ranges that a thread has pushed and not popped, in the order of the
- * calls.  Ranges from before the first recording are left out.  Ranges of
- * different domains need not be nested. */
+ * calls.  Ranges that were pushed before the first recording are left out.
+ * Ranges of different domains need not be nested, so a pop removes the latest
+ * range of its domain. */
 struct stack {
     size_t count, room;
     struct pushed {
         const void *domain;
-        uint64_t source; /* 0: nothing recorded at the push */
+        uint64_t source; /* 0 if no timeline recorded at the push */
     } items[];
 };
 
@@ -68,9 +70,9 @@ number_of_wide(const wchar_t *text)
     return number;
 }
 
-/* Returns the number of a name from a handle.  Handles of domains and
- * registered strings are numbers of names.  They may also come from another
- * tool that the library used before. */
+/* Returns the number of the name that a handle of a domain or a registered
+ * string stands for.  The handles that this file returns are numbers of names.
+ * Others may come from a tool that the library used before. */
 static uint32_t
 number_of_handle(const void *handle)
 {
@@ -158,8 +160,8 @@ push(const void *domain, const struct nvtx_event *event)
         grown->items[grown->count++] = (struct pushed){domain, source};
     }
     else if (is_open) {
-        /* The stack cannot be kept, so forget it: otherwise the next pop would
-         * end the wrong range. */
+        /* The range could not be added to the stack.  Empty the stack, because
+         * otherwise the next pop would end the wrong range. */
         stack->count = 0;
     }
     return NVTX_NO_PUSH_POP_TRACKING;
@@ -210,7 +212,7 @@ domain_mark_ex(const void *domain, const struct nvtx_event *event)
     begin(PS_SLICE_MARK, domain, event);
 }
 
-/* The identifier of a range is the source of its slice. */
+/* The identifier that NVTX returns for a range is the source of its slice. */
 static uint64_t
 range_start_ex(const struct nvtx_event *event)
 {

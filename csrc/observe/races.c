@@ -1,5 +1,7 @@
-/* One mutex guards everything.  Hooks are called without it.  So a description
- * that is no longer referenced waits in a list until the mutex is unlocked. */
+/* One mutex guards all variables here.  Hooks are called with the mutex
+ * unlocked.  So when the last reference to a description is dropped, the
+ * description goes into the list `forgotten`, and is freed by a hook after the
+ * mutex was unlocked. */
 #include "races.h"
 
 #include <pthread.h>
@@ -13,32 +15,37 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool on;
 static const struct ps_races_hooks *_Atomic hooks;
-static unsigned starts; /* how often the detector was started or stopped */
+/* The number of times that the detector was started or stopped. */
+static unsigned starts;
 static struct ps_description *forgotten;
 
 /* ---- Clocks ---- */
 
-/* A vector clock: numbers by the actors' indices.  Constant once it is
- * shared. */
+/* A vector clock: at[i] is the number for the actor with the index i.
+ * Constant once there are several references to it. */
 struct clock {
     atomic_uint refs;
     int count;
     uint64_t at[];
 };
 
-/* A moment: everything that the clock covers, and the actor's operations up to
- * the number. */
+/* A moment: the operations that the clock covers, and the operations of
+ * `actor` up to `number`, have happened before it. */
 struct ps_moment {
     atomic_uint refs;
-    unsigned start; /* the value of `starts` for which its indices are valid */
+    /* The value of `starts` when it was made; it is valid only while `starts`
+     * has this value. */
+    unsigned start;
     int actor;
     uint64_t number;
     struct clock *clock;
     unsigned capture; /* the capture that it belongs to, or 0 */
-    bool unknown;     /* no clock covers it */
-    /* Whether this is the moment of a callable that has not ended.  Then it is
-     * in the list `pending`.  `turn` is the callable's place in the order of
-     * queueing, and `known` is the host's clock at the time of queueing. */
+    /* It is not known what has happened before; no clock covers it. */
+    bool unknown;
+    /* Whether this is the moment of a callable that has not ended.  If so, it
+     * is in the list `pending`; `turn` is the callable's place in the order of
+     * queueing, and `known` is the clock that the host had when the callable
+     * was queued. */
     bool pending;
     uint64_t turn;
     struct clock *known;
@@ -68,8 +75,8 @@ clock_at(const struct clock *clock, int actor)
     return clock != NULL && actor < clock->count ? clock->at[actor] : 0;
 }
 
-/* Make the clock unshared, with `count` entries.  Returns false if there is no
- * memory. */
+/* Make *clock a clock with at least `count` entries to which there is no other
+ * reference, so that it can be changed.  Returns false if out of memory. */
 static bool
 clock_own(struct clock **clock, int count)
 {
@@ -142,8 +149,9 @@ ps_moment_unref(struct ps_moment *moment)
     }
 }
 
-/* Whether the owner of the clock knows the moment, and so all operations
- * before it.  `who` is the owner's index, or HOST. */
+/* Returns whether the owner of the clock knows the moment: all operations
+ * before the moment have happened before the owner's next operation.  `who` is
+ * the index of the owner, or HOST. */
 static bool
 clock_covers(const struct clock *clock, int who,
              const struct ps_moment *moment)
@@ -176,33 +184,35 @@ struct actor {
     struct ps_actor_name name;
     bool alive;
     /* The number of its latest operation.  If another stream later takes this
-     * place in the array, it continues the numbers.  So no clock covers the
-     * new stream's operations by accident. */
+     * place in the array, it continues these numbers, so that no older clock
+     * covers the new stream's operations by accident. */
     uint64_t number;
-    struct clock *clock; /* its next operation comes after this */
-    uint64_t learned;    /* the value of host_learned when it joined the host's
-                            clock */
-    unsigned capture;    /* the capture that it belongs to, or 0 */
-    /* Whether the host knew all of its work when its moment was last asked
-     * for. */
+    struct clock *clock; /* what has happened before its next operation */
+    /* The value of host_learned when the host's clock was last joined into
+     * `clock`. */
+    uint64_t learned;
+    unsigned capture; /* the capture that it belongs to, or 0 */
+    /* Whether the host knew that all of its work was done when ps_races_moment
+     * was last called for it. */
     bool was_known;
-    size_t entries; /* entries that are kept of its accesses */
+    size_t entries; /* the number of entries that are kept for its accesses */
 };
 
 static struct actor *actors;
 static int actor_count;
 static bool any_blocking;
 
-/* streams: 1 + the index of a stream's actor.  events: the moment of an
- * event's latest record.  launches: the moment of an executable's latest
- * launch.  shared: interprocess events. */
+/* The values of these maps.  streams: 1 + the index of a stream's actor.
+ * events: the moment of an event's latest record.  launches: the moment of an
+ * executable's latest launch.  shared: present for an event that other
+ * processes may record. */
 static struct ps_map streams, events, launches, shared;
 
-/* What the host knows, and how often that has grown. */
+/* The host's clock, and the number of times that it has grown. */
 static struct clock *host;
 static uint64_t host_learned;
 
-/* Numbers operations and callables in the order in which they are queued. */
+/* The latest number of an operation or a callable in the order of queueing. */
 static uint64_t latest_turn;
 
 /* The moments of callables that were queued and have not ended, in the order
@@ -215,10 +225,10 @@ any_pending(void)
     return !TAILQ_EMPTY(&pending);
 }
 
-/* The clock that all later operations cover.  That is the host's clock, unless
- * callables are pending.  A pending callable knows at least the host's clock
- * at the time when it was queued, so the clock of the first of them is known
- * to all. */
+/* Returns a clock that all operations from here on will cover.  That is the
+ * host's clock, unless callables are pending.  A pending callable knows only
+ * what the host knew when the callable was queued; so then it is the clock
+ * `known` of the first pending callable. */
 static const struct clock *
 known_to_all(void)
 {
@@ -226,9 +236,9 @@ known_to_all(void)
     return first != NULL ? first->known : host;
 }
 
-/* Returns the index of a free place for an actor; -1 if there is no memory.
- * No entry refers to a free place.  Clocks need no change, because its numbers
- * continue. */
+/* Returns the index of a place in `actors` for a new actor; -1 if out of
+ * memory.  A place is free if its stream is gone and no entry refers to it.
+ * Clocks need no change, because the numbers of the place continue. */
 static int
 free_place(void)
 {
@@ -247,7 +257,8 @@ free_place(void)
     return actor_count++;
 }
 
-/* Returns the index of the stream's actor; -1 if there is no memory. */
+/* Returns the index of the stream's actor, which is created if there is none;
+ * -1 if out of memory. */
 static int
 actor_of(const struct ps_actor_name *name)
 {
@@ -272,9 +283,9 @@ actor_of(const struct ps_actor_name *name)
     return index;
 }
 
-/* Join the clocks of the streams with which the stream serializes into *clock.
- * For a default stream, these are the blocking streams of its device; for a
- * blocking stream, the default stream.  Returns false if there is no
+/* Join the clocks of the streams with which the actor's stream serializes into
+ * *clock.  For a default stream these are the blocking streams of its device;
+ * for a blocking stream, the default stream.  Returns false if out of
  * memory. */
 static bool
 join_serialized(int index, struct clock **clock)
@@ -299,7 +310,7 @@ join_serialized(int index, struct clock **clock)
 }
 
 /* Make the stream wait for the streams with which it serializes.  Returns the
- * index of its actor; -1 if there is no memory. */
+ * index of the stream's actor; -1 if out of memory. */
 static int
 serialized(const struct ps_actor_name *name)
 {
@@ -311,15 +322,16 @@ serialized(const struct ps_actor_name *name)
                                                                       : -1;
 }
 
-/* Whether the moment belongs to the present run of the detector.  A Future may
- * hold an older one. */
+/* Returns whether the moment is not NULL and is of the present run of the
+ * detector.  A Future may hold the moment of a former run. */
 static bool
 is_current(const struct ps_moment *moment)
 {
     return moment != NULL && moment->start == starts;
 }
 
-/* The moment that the actor has reached.  It borrows the actor's clock. */
+/* Returns the moment after the actor's latest operation.  It borrows the
+ * actor's clock. */
 static struct ps_moment
 moment_now(int index)
 {
@@ -333,7 +345,7 @@ moment_now(int index)
     };
 }
 
-/* Returns a copy of the moment on the heap; NULL if there is no memory. */
+/* Returns a copy of the moment on the heap; NULL if out of memory. */
 static struct ps_moment *
 moment_create(struct ps_moment like)
 {
@@ -352,7 +364,7 @@ moment_of(int index)
     return moment_create(moment_now(index));
 }
 
-/* Returns the moment that the stream has reached; NULL if there is no
+/* Returns the moment after the stream's latest operation; NULL if out of
  * memory. */
 static struct ps_moment *
 moment_of_stream(const struct ps_actor_name *stream)
@@ -371,8 +383,9 @@ struct entry {
     bool freed; /* the memory was freed before the access was done */
     uint64_t number;
     uint64_t turn;
-    /* The clock of the access, if callables were pending at the time.  A
-     * pending callable may run after operations that are queued later. */
+    /* The clock of the access, if callables were pending when it was queued;
+     * else NULL.  It is needed because a pending callable may run after
+     * operations that are queued later. */
     struct clock *clock;
     struct ps_description *description;
 };
@@ -383,7 +396,8 @@ struct segment {
     struct entry *entries;
 };
 
-/* Segments in the order of their addresses, without overlap. */
+/* An array of segments in the order of their addresses, which do not
+ * overlap. */
 struct accesses {
     struct segment *segments;
     size_t count;
@@ -441,8 +455,8 @@ is_any(const struct entry *entry)
     return true;
 }
 
-/* Whether every later operation knows that this access is done.  Pending
- * callables do not know the host's accesses. */
+/* Returns whether every later operation comes after this access.  Pending
+ * callables do not come after accesses of the host. */
 static bool
 is_known_to_all(const struct entry *entry)
 {
@@ -501,7 +515,8 @@ entries_copy(const struct entry *entries, struct entry **copy)
     return true;
 }
 
-/* If a segment contains the address, split it there. */
+/* If the address is inside a segment, split the segment there into two.
+ * Returns false if out of memory. */
 static bool
 split(struct accesses *in, uintptr_t address)
 {
@@ -549,12 +564,14 @@ struct graph;
 struct actual {
     const struct ps_access *access;
     struct accesses *among;
-    struct graph *graph; /* the graph that has the accesses, or NULL */
+    /* During a capture, the graph that gets the access; else NULL. */
+    struct graph *graph;
     int actor;
     uint64_t number;
     uint64_t turn;
     struct clock *clock;
-    bool late; /* within a callable: later work may be queued already */
+    /* It is made within a callable, so later work may be queued already. */
+    bool late;
     struct ps_description *description;
 };
 
@@ -571,8 +588,8 @@ races(const struct entry *entry, const struct actual *actual)
                : entry->actor != HOST;
 }
 
-/* Find a race of the access with an entry.  Returns the entry and the range of
- * bytes; NULL if there is none. */
+/* Find an entry with which the access races.  Returns the entry; *begin and
+ * *end become the range of bytes.  Returns NULL if there is none. */
 static const struct entry *
 find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
 {
@@ -600,9 +617,10 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
     return found;
 }
 
-/* Whether there is a pending callable that may race with an access, but comes
- * before a later access.  The access is given by its actor, number and clock;
- * the later one by its actor `who` and its clock `later`. */
+/* Returns whether a pending callable may still race with a first access, but
+ * comes before a second one, so that the second cannot stand for the first.
+ * The first access is given by `actor`, `number` and `clock`; the second by
+ * its actor `who` and its clock `later`. */
 static bool
 outlives(int actor, uint64_t number, const struct clock *clock, int who,
          const struct clock *later)
@@ -620,9 +638,10 @@ outlives(int actor, uint64_t number, const struct clock *clock, int who,
     return false;
 }
 
-/* Whether the access makes the entry redundant.  It does if it comes after the
- * entry, because then whatever races with the entry also races with the
- * access.  Of one actor, the latest read and the latest write are kept. */
+/* Returns whether the new access makes the entry redundant.  It does if it
+ * comes after the entry, because then each later access that races with the
+ * entry also races with the new access.  Of one actor, the latest read and the
+ * latest write are kept. */
 static bool
 replaces(const struct actual *actual, const struct entry *entry)
 {
@@ -637,7 +656,8 @@ replaces(const struct actual *actual, const struct entry *entry)
                               actual->actor, actual->clock);
 }
 
-/* Whether an entry of the same actor makes the access redundant. */
+/* Returns whether the entry is of the same actor and makes the new access
+ * redundant. */
 static bool
 is_replaced(const struct actual *actual, const struct entry *entry)
 {
@@ -648,8 +668,9 @@ is_replaced(const struct actual *actual, const struct entry *entry)
                      entry->actor, entry->clock);
 }
 
-/* Add an entry for the access, and remove the entries that it makes redundant.
- * Returns false if there is no memory. */
+/* Add an entry for the access to the segment, unless it is redundant, and
+ * remove the entries that it makes redundant.  Returns false if out of
+ * memory. */
 static bool
 entry_note(struct segment *segment, const struct actual *actual)
 {
@@ -724,11 +745,12 @@ accesses_clear(struct accesses *in)
 /* ---- Captures and graphs ---- */
 
 /* The accesses of captured work.  During the capture they can race only with
- * each other.  Each launch makes all of them. */
+ * each other.  Each launch of the graph makes all of them. */
 struct graph {
     unsigned refs;
     struct accesses among;
-    struct ps_access *list; /* set when the capture has ended */
+    /* The accesses as an array, set when the capture has ended. */
+    struct ps_access *list;
     int count;
     /* The external events that each launch records or waits for. */
     struct external {
@@ -738,11 +760,12 @@ struct graph {
     int external_count;
 };
 
-/* captures: by the captures' numbers.  graphs and executables: by handles. */
+/* Graphs, by their captures' numbers; by their handles; and by the handles of
+ * executables. */
 static struct ps_map captures, graphs, executables;
 static unsigned latest_capture;
 
-/* Stands for a graph whose handle is not known. */
+/* Used for a graph or executable whose handle is not known. */
 static struct graph nothing;
 
 static void
@@ -756,8 +779,8 @@ graph_unref(struct graph *graph)
     }
 }
 
-/* List the graph's accesses for launches.  If out of memory, launches make
- * none. */
+/* Make the array of the graph's accesses, which launches use.  If memory runs
+ * out, launches make no accesses. */
 static void
 graph_finish(struct graph *graph)
 {
@@ -790,7 +813,7 @@ lock(void)
     pthread_mutex_lock(&mutex);
 }
 
-/* Unlock, and forget the descriptions that waited for that. */
+/* Unlock the mutex, and then free the descriptions in the list `forgotten`. */
 static void
 unlock(void)
 {
@@ -817,8 +840,8 @@ ps_races_are_on(void)
     return atomic_load_explicit(&on, memory_order_acquire);
 }
 
-/* The mutex is held during a fork, so that the child does not see a partial
- * change of another thread. */
+/* The mutex is held during a fork, so that the child does not see a change
+ * that another thread has half made. */
 static void
 fork_parent(void)
 {
@@ -894,8 +917,8 @@ ps_races_stop(void)
     unlock();
 }
 
-/* Lock, if the detector is on and the call is the program's own.  Returns
- * false otherwise. */
+/* If the detector is on and the call is the program's own, lock the mutex and
+ * return true.  Otherwise return false. */
 static bool
 enter(void)
 {
@@ -910,8 +933,8 @@ enter(void)
     return true;
 }
 
-/* As enter, and get the moment of the callable that the thread runs, or
- * NULL. */
+/* As enter, and also get the moment of the callable that the thread runs; NULL
+ * if it runs none. */
 static bool
 enter_in(struct ps_moment **callable)
 {
@@ -922,7 +945,7 @@ enter_in(struct ps_moment **callable)
     return enter();
 }
 
-/* Join the host's clock into the stream's clock.  Returns false if there is no
+/* Join the host's clock into the stream's clock.  Returns false if out of
  * memory. */
 static bool
 refresh(struct actor *actor)
@@ -935,7 +958,7 @@ refresh(struct actor *actor)
 }
 
 /* Give the stream's next operation a number.  Returns the index of the
- * stream's actor; -1 if there is no memory. */
+ * stream's actor; -1 if out of memory. */
 static int
 begin_operation(const struct ps_actor_name *stream,
                 const struct ps_moment *callable)
@@ -953,9 +976,8 @@ begin_operation(const struct ps_actor_name *stream,
     return index;
 }
 
-/* Look for a race of the access.  Returns true if there is one, with its two
- * operations in the order of queueing.  The caller releases the description
- * *found. */
+/* Look for a race of the access.  If there is one, fills in *race and returns
+ * true.  The caller releases the description *found. */
 static bool
 look(const struct actual *actual, struct ps_race *race,
      struct ps_actor_name names[2], struct ps_description **found)
@@ -987,8 +1009,8 @@ look(const struct actual *actual, struct ps_race *race,
     return true;
 }
 
-/* Make the accesses those of the callable itself: later work on its stream is
- * ordered after them. */
+/* Make the accesses count as those of the callable itself, so that later work
+ * on its stream is ordered after them. */
 static void
 attribute(const struct ps_moment *callable, struct actual *actual)
 {
@@ -998,8 +1020,8 @@ attribute(const struct ps_moment *callable, struct actual *actual)
     actual->late = true;
 }
 
-/* Fill in the actor of the accesses and its clock.  Returns false if there is
- * no memory.  awaited: whether a callable waits for the stream's operation.
+/* Fill in which actor makes the accesses, and its clock.  awaited: whether the
+ * callable waits for the stream's operation.  Returns false if out of memory.
  * The caller releases the clock and the graph. */
 static bool
 identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
@@ -1038,7 +1060,8 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
     return true;
 }
 
-/* Report the races of an access.  Unlocks the mutex meanwhile. */
+/* Report the race of an access, if there is one, to the hook `found`.  The
+ * mutex is unlocked during that. */
 static ps_status
 check(const struct actual *actual)
 {
@@ -1078,8 +1101,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
         if (!is_current(callable)) {
             callable = NULL;
         }
-        /* The callable was queued before the detector was started, so its
-         * accesses do not count. */
+        /* The callable that makes the accesses was queued before the detector
+         * was started, so they do not count. */
         if (stream == NULL && in_callable && callable == NULL) {
             count = 0;
         }
@@ -1094,7 +1117,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
             }
         }
         /* An access of the host is done before the next operation is queued,
-         * so it needs an entry only for pending callables. */
+         * so it can race only with pending callables, and needs an entry only
+         * if there are any. */
         bool noted = actual.actor != HOST || any_pending();
         for (int i = 0; i < count && noted; i++) {
             actual.access = &accesses[i];
@@ -1114,8 +1138,9 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
 
 /* ---- Order ---- */
 
-/* Make the stream wait for the moment.  Returns whether the stream did not
- * know the moment already; within a capture, always true. */
+/* Make the stream wait for the moment.  Returns false if the wait orders
+ * nothing new, because the stream knew the moment already; never within a
+ * capture. */
 static bool
 join(const struct ps_actor_name *stream, const struct ps_moment *moment)
 {
@@ -1166,8 +1191,8 @@ ps_races_waited(const struct ps_moment *moment)
     }
 }
 
-/* Whether the host knows the moment, and so does the callable that runs on
- * this thread, if any. */
+/* Returns whether the host knows the moment and, if a callable runs on this
+ * thread, the callable knows it, too. */
 static bool
 is_known(const struct ps_moment *moment, const struct ps_moment *callable)
 {
@@ -1227,8 +1252,9 @@ ps_races_moment(const struct ps_actor_name *stream)
             struct ps_moment now = moment_now(index);
             clock_ref(now.clock);
             /* The moment of a default stream includes the blocking streams.
-             * Join their clocks into a copy of its clock, not into its own: a
-             * query of a default stream orders nothing by itself. */
+             * Join their clocks into a copy of the stream's clock, not into
+             * the clock itself, because a query of a default stream orders
+             * nothing. */
             bool whole =
                 stream->stream != 0 || join_serialized(index, &now.clock);
             actor->was_known = whole && is_known(&now, callable);
@@ -1273,8 +1299,8 @@ ps_races_callable_ended(struct ps_moment *moment)
     }
 }
 
-/* Returns the moment after the present work of all streams of the device or,
- * if name is NULL, of all devices. */
+/* Returns the moment at which the present work of all streams of the device is
+ * done; of all devices if name is NULL. */
 static struct ps_moment *
 moment_of_all(const struct ps_actor_name *name)
 {
@@ -1318,7 +1344,8 @@ ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number)
     return result;
 }
 
-/* Set the moment of a handle to the moment that the stream has reached. */
+/* Set the moment of a handle in the map to that after the stream's latest
+ * operation. */
 static void
 moment_set(struct ps_map *map, ps_handle handle,
            const struct ps_actor_name *stream)
@@ -1352,8 +1379,8 @@ void
 ps_races_record(ps_handle event, const struct ps_actor_name *stream)
 {
     if (ps_races_are_on() && hooks->is_internal()) {
-        /* Core uses the native event now; it may have been an event of the
-         * program before. */
+        /* Core uses the native event now.  Before, it may have belonged to an
+         * event of the program, whose moment is forgotten here. */
         moment_forget(&events, stream->runtime, event);
     }
     else {
@@ -1361,8 +1388,8 @@ ps_races_record(ps_handle event, const struct ps_actor_name *stream)
     }
 }
 
-/* Returns the moment of the event's latest record.  If it is not known,
- * returns an unknown moment. */
+/* Returns the moment of the event's latest record; a moment that is `unknown`
+ * if that is not known. */
 static struct ps_moment *
 moment_of_event(int runtime, ps_handle event)
 {
@@ -1465,7 +1492,7 @@ ps_races_capture_event(const struct ps_actor_name *stream, ps_handle event,
     unlock();
 }
 
-/* Set the graph of a handle. */
+/* Set the graph of a handle in the map. */
 static void
 graph_name(struct ps_map *map, int runtime, ps_handle handle,
            struct graph *graph)
@@ -1530,7 +1557,8 @@ ps_races_forget_executable(int runtime, ps_handle executable)
     moment_forget(&launches, runtime, executable);
 }
 
-/* Returns a reference to the graph of a handle of the stream's runtime. */
+/* Returns a reference to the graph that the handle has in the map, for the
+ * stream's runtime. */
 static struct graph *
 graph_of_locked(const struct ps_map *map, const struct ps_actor_name *stream,
                 ps_handle handle)
@@ -1553,8 +1581,8 @@ graph_drop(struct graph *graph)
     }
 }
 
-/* Make the stream wait for everything that a launch waits for: the
- * executable's earlier launch, and external events. */
+/* Make the stream wait for everything for which a launch waits: the
+ * executable's previous launch, and external events. */
 static void
 join_launch(const struct ps_actor_name *stream, const struct graph *graph,
             ps_handle executable)
@@ -1620,7 +1648,8 @@ ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle handle)
     return status;
 }
 
-/* Whether the stream's next work comes after the access. */
+/* Returns whether work that is queued on the stream from here on comes after
+ * the access. */
 static bool
 comes_after(const struct ps_actor_name *stream, const struct entry *entry)
 {

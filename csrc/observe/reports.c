@@ -1,5 +1,6 @@
-/* One mutex guards everything.  Backends call call() and done() with locks of
- * a driver held, so no backend is called with the mutex held. */
+/* One mutex guards all variables here.  Backends call the functions call() and
+ * done() with locks of a driver held, so no backend is called with the mutex
+ * held. */
 #include "reports.h"
 
 #include <pthread.h>
@@ -13,21 +14,23 @@
 enum { GENERATION = 1 << 15 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* Constant once set, since backends are never freed. */
+/* The backends that were ever observed.  An entry is constant once it is
+ * set. */
 static const struct ps_backend *_Atomic backends[PS_MOST_RUNTIMES];
 static atomic_bool on[PS_MOST_RUNTIMES];
 static uint64_t (*_Atomic source_of_call)(void);
-/* Calls by runtime and number: the latest ones, and older ones.  A value is
- * twice the source, plus 1 if the call has been reported. */
+/* Calls by runtime and number: `calls` has the latest ones, `older` has
+ * others.  A value is twice the call's source, plus 1 if the call has been
+ * reported. */
 static struct ps_map calls, older;
 static uint64_t made; /* the number of calls so far */
 static struct ps_reports reports;
 
 /* ---- Functions that backends call ---- */
 
-/* Make the latest calls the older ones, and forget older calls that have been
- * reported.  A call may have several reports, but they come soon after each
- * other. */
+/* Move the calls of `calls` to `older`.  Of the former `older`, forget the
+ * calls that have been reported, and keep the others in `calls`.  A call may
+ * have several reports, but these come soon after each other. */
 static void
 forget_reported_locked(void)
 {
@@ -43,8 +46,8 @@ forget_reported_locked(void)
     ps_map_clear(&former);
 }
 
-/* Returns the source of the call that a report names, and marks the call as
- * reported.  0 if the call is not known. */
+/* Returns the source of the call with this number, and marks the call as
+ * reported.  Returns 0 if the call is not known. */
 static uint64_t
 report_call_locked(uint64_t runtime, uint64_t number)
 {

@@ -1,6 +1,6 @@
-/* One mutex guards the devices and their lists.  Backends are called without
- * it.  A driver's call may wait while a stream is full, and that stream may
- * depend on a callable that uses a timeline, too. */
+/* One mutex guards the devices and their lists.  No backend is called with the
+ * mutex held: a driver's call may wait while a stream is full, and that stream
+ * may depend on a callable that itself needs the mutex. */
 #include "stamps.h"
 
 #include <pthread.h>
@@ -13,11 +13,11 @@
 #include "lock.h"
 
 enum {
-    TRIES = 5,             /* attempts to measure a base */
-    PATIENCE_NS = 2000000, /* the longest attempt */
-    LASTS_NS = 1000000000, /* the life of a base */
-    LOOK = 4,              /* pending stamps to check when one is added */
-    PATIENCE_MS = 20,      /* how long to wait for other collectors */
+    TRIES = 5,             /* the number of attempts to measure a base */
+    PATIENCE_NS = 2000000, /* the longest time that an attempt may take */
+    LASTS_NS = 1000000000, /* after this time a base is too old */
+    LOOK = 4, /* the number of pending stamps to check when one is added */
+    PATIENCE_MS = 20, /* the longest time to wait for other collectors */
 };
 
 struct base {
@@ -39,7 +39,7 @@ TAILQ_HEAD(stamps_list, ps_stamps);
 struct device {
     const struct ps_backend *_Atomic backend;
     int runtime, index;
-    bool measuring;        /* a thread is making a new base */
+    bool measuring;        /* whether a thread is making a new base */
     atomic_int collectors; /* threads that are checking stamps */
     struct base *base;
     struct stamps_list pending; /* in the order of queueing */
@@ -82,7 +82,7 @@ ps_stamps_are_possible(const struct ps_backend *backend)
 }
 
 /* Set the calling thread's capture mode, and return the previous one.  With
- * PS_CAPTURE_RELAXED, its calls disturb no capture. */
+ * PS_CAPTURE_RELAXED, the thread's calls invalidate no capture. */
 static enum ps_capture_mode
 relax(const struct ps_backend *backend, enum ps_capture_mode mode)
 {
@@ -94,8 +94,7 @@ relax(const struct ps_backend *backend, enum ps_capture_mode mode)
 
 /* ---- Events ---- */
 
-/* Take a timed event from the idle ones, or create one.  Returns 0 if that
- * fails. */
+/* Returns a timed event, from the idle ones or new; 0 if that fails. */
 static ps_handle
 take_event(struct device *device)
 {
@@ -152,7 +151,8 @@ base_unref(struct device *device, struct base *base)
     }
 }
 
-/* Set the device's base; NULL for none.  Takes over the reference. */
+/* Replace the device's base; with none if base is NULL.  Takes over the
+ * reference to the base. */
 static void
 set_base(struct device *device, struct base *base)
 {
@@ -163,8 +163,9 @@ set_base(struct device *device, struct base *base)
     base_unref(device, former);
 }
 
-/* Record the event on an idle stream, and measure when that happened, and with
- * which error.  Returns false if it took too long. */
+/* Record the event on an idle stream, and get the host's time of the record
+ * and the greatest possible error of that time.  Returns false if it took too
+ * long. */
 static bool
 measure(struct device *device, ps_handle stream, ps_handle event,
         int64_t *time, int64_t *error)
@@ -184,8 +185,8 @@ measure(struct device *device, ps_handle stream, ps_handle event,
     return status == PS_SUCCESS;
 }
 
-/* Make a base by a few attempts on the stream, and return the best one.  NULL
- * if none succeeded. */
+/* Measure a base a few times on the stream, and return the one with the least
+ * error; NULL if no attempt succeeded. */
 static struct base *
 measure_base(struct device *device, ps_handle stream)
 {
@@ -301,7 +302,8 @@ time_of(const struct ps_stamps *stamps, ps_handle event)
                : -1;
 }
 
-/* Check an operation.  If it has ended, write its times and return true. */
+/* Check whether an operation has ended.  If so, write its times and return
+ * true. */
 static bool
 is_over(const struct ps_stamps *stamps)
 {
@@ -317,8 +319,8 @@ is_over(const struct ps_stamps *stamps)
     return true;
 }
 
-/* Check the oldest `most` pending operations, and write the times of those
- * that have ended. */
+/* Check the pending operations, at most the `most` oldest ones, and write the
+ * times of those that have ended. */
 static void
 collect(struct device *device, int most)
 {
@@ -450,9 +452,9 @@ first_device(void)
     return SLIST_FIRST(&devices);
 }
 
-/* Wait for other threads that are checking stamps of operations that may have
- * ended.  The wait is limited, because such a thread may be waiting in its
- * driver for long. */
+/* Wait for the other threads that are checking stamps, since they may be about
+ * to write times.  The wait is limited, because such a thread may be waiting
+ * in its driver for a long time. */
 static void
 wait_for_collectors(struct device *device)
 {

@@ -1,5 +1,5 @@
-/* The race detector's table.  While the detector is on, it stands between core
- * and a backend, and reports the calls to the detector. */
+/* The race detector's table.  While the detector is on, core calls it instead
+ * of the backend's own table, and it reports the calls to the detector. */
 #include "table.h"
 
 #include "forward.h"
@@ -11,8 +11,8 @@ runtime_of(const struct ps_backend *backend)
     return ps_observer_of(backend)->runtime;
 }
 
-/* If the status is PS_SUCCESS, forward the call as PS_PASS does.  Otherwise
- * the result is the status. */
+/* If `status` is PS_SUCCESS, forward the call as PS_PASS does, with its
+ * result.  Otherwise do not forward it; the result is `status`. */
 #define PASS_AFTER(status, ...)                                 \
     ({                                                          \
         ps_status status_ = (status);                           \
@@ -88,9 +88,10 @@ event_record(const struct ps_backend *backend, int device, ps_handle event,
 
 /* ---- Completions that the host finds out ---- */
 
-/* If the status says that the work up to the moment is over, tell the
- * detector.  A failure is also an end of the work.  Drops the reference to the
- * moment. */
+/* If the status says that the work before the moment is over, report to the
+ * detector that the moment has been reached.  A failure of the work also means
+ * that it is over.  Drops the reference to the moment, and returns the
+ * status. */
 static ps_status
 learned(ps_status status, struct ps_moment *moment)
 {
@@ -148,7 +149,8 @@ device_synchronize(const struct ps_backend *backend, int device,
 
 /* ---- Memory and work ---- */
 
-/* If the status is PS_SUCCESS, the memory begins a new life. */
+/* If the status is PS_SUCCESS, report to the detector that the memory was
+ * allocated.  Returns the status. */
 static ps_status
 allocated(ps_status status, void *const *data, size_t nbytes)
 {
@@ -236,7 +238,8 @@ memory_fill_items(const struct ps_backend *backend, int device,
                       value, size, nbytes);
 }
 
-/* Report an operation whose accesses the table does not know. */
+/* Report an operation whose accesses to memory are not known, so that it gets
+ * a number. */
 static ps_status
 number(const struct ps_backend *backend, int device, ps_handle stream)
 {
@@ -303,8 +306,8 @@ capture_end(const struct ps_backend *backend, int device, ps_handle stream,
     return status;
 }
 
-/* If the status is PS_SUCCESS, each launch records the event, or waits for
- * it. */
+/* If the status is PS_SUCCESS, report that a record of the event, or a wait
+ * for it, was captured.  Returns the status. */
 static ps_status
 captured(const struct ps_backend *backend, ps_status status, int device,
          ps_handle stream, ps_handle event, bool records)
@@ -344,8 +347,8 @@ capture_graph(const struct ps_backend *backend, int device, ps_handle stream,
                       capture_graph, device, stream, graph);
 }
 
-/* If the status is PS_SUCCESS, the executable does the graph's work from here
- * on. */
+/* If the status is PS_SUCCESS, report that the executable does the graph's
+ * work from here on.  Returns the status. */
 static ps_status
 instantiated(const struct ps_backend *backend, ps_status status,
              ps_handle graph, const ps_handle *executable)

@@ -1,5 +1,5 @@
-/* One mutex guards the log.  Hooks are called without it.  Slices do not move,
- * and only the caller that added a slice writes to it. */
+/* One mutex guards the log.  Hooks are called with the mutex unlocked.  Slices
+ * are never moved, and only the code that added a slice writes to it. */
 #include "timeline.h"
 
 #include <pthread.h>
@@ -24,29 +24,31 @@ struct chunk {
 struct stream {
     struct ps_actor_name name;
     uint64_t latest;  /* the source of its latest slice */
-    uint64_t capture; /* the capture that it belongs to, or 0 */
-    /* For a blocking stream, as sources.  follows: the default stream's slice
-     * for which this stream waited last.  followed: this stream's slice for
-     * which the default stream waited last. */
+    uint64_t capture; /* the number of the capture that it belongs to, or 0 */
+    /* Only for a blocking stream; values as of ps_slice.source.  follows: the
+     * default stream's slice for which this stream waited last.  followed:
+     * this stream's slice for which the default stream waited last. */
     uint64_t follows;
     uint64_t followed;
 };
 
 struct ps_timeline {
     LIST_ENTRY(ps_timeline) neighbours;
-    uint64_t first; /* its first slice's index; no other log has it */
+    /* The index of its first slice; unlike those of all other logs. */
+    uint64_t first;
     struct chunk **chunks;
     uint64_t count;
     struct stream *streams;
     uint32_t stream_count;
     bool any_blocking;
-    /* by_name, by_number: 1 + the index of a stream.  events: the mark of an
-     * event; see record_mark. */
+    /* The values of these maps.  by_name and by_number: 1 + the index of a
+     * stream.  events: the mark of an event; see record_mark. */
     struct ps_map by_name, by_number, events;
     uint64_t captures;
     struct ps_node *nodes;
     uint64_t node_count;
-    int64_t error; /* the error of the events, once the log is over */
+    /* The greatest error of measured times, set when the log is over. */
+    int64_t error;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -57,12 +59,12 @@ static atomic_bool all_by_events;
 static const struct ps_timeline_hooks *_Atomic hooks;
 static struct chunk *unfinished;
 static uint64_t next_index; /* the index of the next log's first slice */
-/* The key of a thread's source: the slice of the call that it is about to
- * make. */
+/* The key of a value for each thread: the source (1 + index) of the slice of
+ * the call that the thread is making. */
 static pthread_key_t queued_slice;
 static bool has_key;
-/* Indexed by the runtime, and by whether the table is called with the GIL
- * released. */
+/* Indexed by the runtime's index, and by whether the table is called with the
+ * GIL released. */
 static struct ps_observer observers[PS_MOST_RUNTIMES][2];
 
 /* ---- Time ---- */
@@ -135,7 +137,7 @@ ps_slice_drop(struct ps_slice *slice)
 
 /* ---- The log's life ---- */
 
-/* Whether other code may still write to the slice. */
+/* Returns whether other code may still write to the slice. */
 static bool
 is_pending(const struct ps_slice *slice)
 {
@@ -172,7 +174,7 @@ any_pending(const struct chunk *chunk)
     return i < CHUNK;
 }
 
-/* Free the chunks of freed logs whose slices have all ended by now. */
+/* Free those chunks of freed logs in which all slices have ended by now. */
 static void
 free_finished_locked(void)
 {
@@ -228,8 +230,8 @@ fork_parent(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* The mutex is held during a fork, so that the child does not see a partial
- * change of another thread. */
+/* The mutex is held during a fork, so that the child does not see a change
+ * that another thread has half made. */
 static void
 fork_child(void)
 {
@@ -300,8 +302,8 @@ ps_timeline_is_on(void)
 
 /* ---- Adding slices ---- */
 
-/* Append a slice, with all fields 0 except its kind.  Returns NULL if out of
- * memory. */
+/* Append a slice of the kind PS_SLICE_NONE, with all other fields 0.  Returns
+ * NULL if out of memory. */
 static struct ps_slice *
 append_locked(struct ps_timeline *timeline, uint64_t *index)
 {
@@ -322,7 +324,7 @@ slice_at(const struct ps_timeline *timeline, uint64_t index)
     return &timeline->chunks[index / CHUNK]->slices[index % CHUNK];
 }
 
-/* Returns the slice that a source identifies; NULL if it is not in this
+/* Returns the slice with the index source - 1; NULL if it is not in this
  * log. */
 static struct ps_slice *
 source_at(const struct ps_timeline *timeline, uint64_t source)
@@ -342,9 +344,9 @@ find_stream_locked(struct ps_timeline *timeline,
     return known != 0 ? &timeline->streams[known - 1] : NULL;
 }
 
-/* Add a stream; `number` is its number in reports, or NULL.  If a report has
- * already named the number, reuses that entry.  Returns NULL if out of
- * memory. */
+/* Add a stream to the log.  *number is its number in reports; number is NULL
+ * if it has none.  If a report has added a stream with this number already,
+ * uses that entry.  Returns NULL if out of memory. */
 static struct stream *
 add_stream_locked(struct ps_timeline *timeline,
                   const struct ps_actor_name *name, const uint64_t *number)
@@ -375,8 +377,8 @@ add_stream_locked(struct ps_timeline *timeline,
     return &timeline->streams[index];
 }
 
-/* Add the stream to the current log.  Returns false if nothing records or
- * there is no memory. */
+/* Add the stream to the current log.  Returns false if no log records or
+ * memory is short. */
 static bool
 add_stream(const struct ps_actor_name *name)
 {
@@ -401,8 +403,9 @@ add_stream(const struct ps_actor_name *name)
     return stream != NULL;
 }
 
-/* Lock, and return the current log, which has the stream in it.  Returns NULL,
- * unlocked, if nothing records or there is no memory. */
+/* Lock the mutex, and return the current log; *stream becomes the stream,
+ * which is added to the log if necessary.  Returns NULL, with the mutex
+ * unlocked, if no log records or memory is short. */
 static struct ps_timeline *
 lock_with(const struct ps_actor_name *name, struct stream **stream)
 {
@@ -441,9 +444,8 @@ add_wait_locked(struct ps_timeline *timeline, const struct ps_slice *like,
     }
 }
 
-/* Add slices for the waits by which the stream serializes: with the default
- * stream of its device or, if it is the default stream, with the blocking
- * streams. */
+/* Add slices for the waits by which a stream serializes: waits for the default
+ * stream or, if it is the default stream itself, for the blocking streams. */
 static void
 serialize_locked(struct ps_timeline *timeline, const struct stream *stream,
                  const struct ps_slice *like)
@@ -485,8 +487,9 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
         timeline->any_blocking |= name->blocking;
     }
     if (stream == NULL || stream->capture == 0) {
-        /* If the host waits for a stream, it queues nothing on it.  But
-         * waiting for the default stream includes the blocking streams. */
+        /* A wait of the host queues nothing on the stream, so the stream does
+         * not serialize then.  But a wait for the default stream includes the
+         * blocking streams. */
         if (stream != NULL && timeline->any_blocking &&
             (kind != PS_SLICE_SYNCHRONIZE || stream->name.stream == 0)) {
             serialize_locked(timeline, stream, &like);
@@ -528,15 +531,17 @@ ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since)
 
 /* ---- Activities of other libraries ---- */
 
-/* A slice's name from a number of names.h; 0 for none. */
+/* Returns the value of ps_slice.name for a number of names.h; 0 if the number
+ * is 0. */
 static uint32_t
 foreign_name(uint32_t number)
 {
     return number != 0 ? number | PS_TIMELINE_NAME : 0;
 }
 
-/* Add a slice of the calling thread, which may hold any lock, such as a
- * driver's.  Returns its source, or 0. */
+/* Add a slice for a call that another library makes on this thread, which may
+ * hold any lock, such as a driver's.  Returns 1 + the index of the slice; 0 on
+ * failure. */
 static uint64_t
 add_foreign(const struct ps_slice *like)
 {
@@ -584,8 +589,8 @@ log_of_locked(uint64_t source)
 void
 ps_timeline_range_end(uint64_t source)
 {
-    /* NULL if nothing was ever recorded.  Then the source comes from another
-     * tool. */
+    /* If the hooks are NULL, no log was ever begun, so the source comes from
+     * another tool. */
     if (source == 0 || atomic_load(&hooks) == NULL) {
         return;
     }
@@ -597,7 +602,8 @@ ps_timeline_range_end(uint64_t source)
         int64_t begin = time_of(&range->times.begin);
         if (kind_of(range) == PS_SLICE_SPAN &&
             time_of(&range->times.end) == 0) {
-            /* A schedule that has ended may have slept beyond now. */
+            /* The range may begin later than now, because it began in the
+             * virtual time of a schedule that has ended. */
             set_time(&range->times.end, now > begin ? now : begin);
         }
     }
@@ -605,8 +611,9 @@ ps_timeline_range_end(uint64_t source)
 
 /* ---- Order of streams ---- */
 
-/* The mark of an event: twice the source of its record.  If the event was
- * recorded in a capture, twice the capture's number, plus 1. */
+/* Returns the mark of an event whose latest record has this source: twice the
+ * source.  For an event whose latest record was captured, the mark is twice
+ * the capture's number, plus 1. */
 static uintptr_t
 record_mark(uint64_t source)
 {
@@ -678,7 +685,7 @@ ps_timeline_know(const struct ps_actor_name *name)
     ps_timeline_latest(name);
 }
 
-/* Whether any stream still belongs to the capture. */
+/* Returns whether any stream still belongs to the capture. */
 static bool
 is_lasting_locked(const struct ps_timeline *timeline, uint64_t capture)
 {
@@ -751,22 +758,24 @@ end_capture(const struct ps_actor_name *name)
 
 /* An operation that is being queued, and its slice. */
 struct queueing {
-    struct ps_slice *slice; /* NULL: it is not recorded */
+    struct ps_slice *slice; /* NULL if the operation is not recorded */
     bool by_events;
     bool reported;
     struct ps_stamps *stamps;
-    int64_t time; /* before the call; 0 if the backend writes the begin */
+    /* The time before the call; 0 if the backend writes the begin. */
+    int64_t time;
 };
 
-/* Whether operations of the backend are timed by events. */
+/* Returns whether the times of the backend's operations are measured by
+ * events. */
 static bool
 times_by_events(const struct ps_backend *inner)
 {
     return atomic_load(&all_by_events) || inner->operation_times == NULL;
 }
 
-/* Set the slice of the next call that this thread makes, as a source; 0 for
- * none. */
+/* Set the slice to which reports about this thread's next call of a driver
+ * belong: 1 + its index, or 0 for none. */
 static void
 set_queued_slice(uint64_t source)
 {
@@ -775,12 +784,12 @@ set_queued_slice(uint64_t source)
     }
 }
 
-/* Instead of a source: the call has no slice, and gets none if the device
- * reports it. */
+/* A value instead of a source: the call has no slice here, and a report about
+ * it adds none. */
 #define NO_SLICE UINT64_MAX
 
-/* Whether the device reports exactly one activity for an operation of this
- * kind. */
+/* Returns whether the device reports exactly one activity for an operation of
+ * this kind, so that its report can set the slice's times. */
 static bool
 is_reported(int runtime, enum ps_slice_kind kind, size_t nbytes)
 {
@@ -809,12 +818,13 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
         return this;
     }
     this.slice->nbytes = nbytes;
-    /* -1 means unknown.  The backend sets it to 0 when it takes the times. */
+    /* -1 means that the times are not known.  The backend sets `begin` to 0
+     * when it takes the struct. */
     this.slice->times.begin = -1;
     if (!this.by_events && !this.reported) {
         inner->operation_times(inner, &this.slice->times);
-        /* The backend may report only the end of a launch, so keep a time for
-         * its begin. */
+        /* The backend may write only the end of a graph launch, so keep this
+         * time for its begin. */
         this.time = kind == PS_SLICE_GRAPH ? ps_timeline_now() : 0;
         return this;
     }
@@ -830,8 +840,9 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
     return this;
 }
 
-/* Finish the slice of an operation.  If the status is PS_SUCCESS, it was
- * queued or captured. */
+/* Finish the slice of an operation after the call that queues it.  If the
+ * status is PS_SUCCESS, the operation was queued or captured.  Returns the
+ * status. */
 static ps_status
 queued(const struct ps_backend *backend, const struct queueing *this,
        ps_status status)
@@ -860,8 +871,8 @@ queued(const struct ps_backend *backend, const struct queueing *this,
         ps_slice_publish(slice, this->time);
     }
     else {
-        /* If the operation ran at once, its begin also serves as the time of
-         * queueing. */
+        /* If the operation ran within the call, its begin is also used as the
+         * time of queueing. */
         int64_t begin =
             time_of(&slice->times.end) > 0 ? time_of(&slice->times.begin) : 0;
         ps_slice_publish(slice, begin > 0 ? begin : ps_timeline_now());
@@ -937,8 +948,8 @@ capture_begin(const struct ps_backend *backend, int device, ps_handle stream,
               enum ps_capture_mode mode)
 {
     struct ps_actor_name name = ps_actor_named(backend, device, stream);
-    /* Add the stream before the capture begins: asking for its number could
-     * disturb the capture. */
+    /* Add the stream to the log before the capture begins, because the call
+     * that gets its number could invalidate the capture. */
     ps_timeline_know(&name);
     ps_status status = PS_PASS(backend, capture_begin, device, stream, mode);
     if (status == PS_SUCCESS) {
@@ -968,8 +979,8 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
     return PS_PASS(backend, stream_destroy, device, stream);
 }
 
-/* Forward a call that waits.  Its caller has already added a slice for the
- * wait, so the device's report of the wait gets none. */
+/* Forward a call that waits.  The Python layer has already added a slice for
+ * the wait, so the device's report of it must add none. */
 #define WAIT(call)                  \
     ({                              \
         set_queued_slice(NO_SLICE); \
@@ -1022,8 +1033,8 @@ ps_timeline_table(int runtime, const struct ps_backend *backend)
     return ps_observer_table(observers, runtime, backend, replace);
 }
 
-/* Returns the table through which the runtime's streams are called; NULL
- * before the first call. */
+/* Returns the observed table of the stream's runtime; NULL before the runtime
+ * was observed. */
 static const struct ps_backend *
 inner_of(const struct ps_actor_name *name)
 {
@@ -1078,8 +1089,9 @@ ps_timeline_span_drop(const struct ps_open_span *span)
 
 /* ---- Reports ---- */
 
-/* Called for each call of any library that queues work, with locks of a driver
- * held.  Returns the source of its slice. */
+/* The function `source` for ps_reports_begin: called for each call of any
+ * library that queues work or waits, with locks of a driver held.  Returns the
+ * source of the call's slice; 0 if no reports about the call are wanted. */
 static uint64_t
 source_of_call(void)
 {
@@ -1099,8 +1111,8 @@ ps_timeline_activities(int runtime, const struct ps_backend *backend,
                    : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* Find the stream with this number in reports.  Returns NULL if out of
- * memory. */
+/* Returns the stream that has this number in reports, which is added if it is
+ * not in the log; NULL if out of memory. */
 static struct stream *
 reported_stream_locked(struct ps_timeline *timeline, struct ps_actor_name name,
                        uint64_t number)
@@ -1115,15 +1127,15 @@ reported_stream_locked(struct ps_timeline *timeline, struct ps_actor_name name,
                           : add_stream_locked(timeline, &name, &number);
 }
 
-/* Extend a slice's times by those of one more activity: an operation may have
- * several. */
+/* Extend a slice's times so that they include those of one more activity.  A
+ * call may have several activities. */
 static void
 extend(struct ps_slice *slice, const struct ps_times *times)
 {
     int64_t begin = time_of(&slice->times.begin);
     int64_t end = time_of(&slice->times.end);
-    /* An operation cannot begin before its call, so an earlier begin shows an
-     * error of the clocks. */
+    /* An operation cannot begin before the call that queues it, so if it seems
+     * to, the difference is an error of the clocks. */
     ps_stamps_note_error(time_of(&slice->queued) - times->begin);
     if (begin <= 0 || times->begin < begin) {
         set_time(&slice->times.begin, times->begin);
@@ -1144,7 +1156,7 @@ add_node_locked(struct ps_timeline *timeline, const struct ps_slice *launch,
     }
 }
 
-/* Copy a report's data of an operation into the slice, except the times.
+/* Copy what a report says about an operation into the slice, except the times.
  * Returns false if out of memory. */
 static bool
 describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
@@ -1169,8 +1181,9 @@ describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
     return true;
 }
 
-/* Another library has waited for work that is not known.  The wait is assumed
- * to be for the operation that ended last before the wait ended. */
+/* Put the report of another library's wait into its slice.  The report does
+ * not say for which work the library waited; it is assumed to be the operation
+ * that ended last before the wait ended. */
 static void
 place_wait(struct ps_slice *slice, const struct ps_report *report)
 {
@@ -1181,8 +1194,8 @@ place_wait(struct ps_slice *slice, const struct ps_report *report)
     }
 }
 
-/* Put a report into its slice.  `name` is that of the report's stream, and is
- * used at the stream's first report. */
+/* Put a report into the slice of its call.  `name` identifies the report's
+ * stream; it is used if the stream is not in the log yet. */
 static void
 place_locked(const struct ps_report *report, const struct ps_actor_name *name)
 {
@@ -1190,7 +1203,8 @@ place_locked(const struct ps_report *report, const struct ps_actor_name *name)
     struct ps_slice *slice =
         timeline != NULL ? source_at(timeline, report->source) : NULL;
     struct ps_slice like;
-    /* A slice of our own without a kind belongs to a call that failed. */
+    /* A slice that is not foreign and has no kind belongs to a call of this
+     * library that failed. */
     if (slice == NULL ||
         (!slice->foreign && kind_of(slice) == PS_SLICE_NONE)) {
         return;
@@ -1233,7 +1247,7 @@ place_reports(void)
         const struct ps_report *report = &reports.items[i];
         struct ps_actor_name name = {report->runtime, report->activity.device,
                                      0};
-        /* The report of a wait has no device. */
+        /* The report of a wait has no device and no stream. */
         if (report->activity.kind != PS_ACTIVITY_SYNCHRONIZE &&
             ps_actor_place(&name) != ps_actor_place(&unmarked)) {
             unmarked = name;
@@ -1307,9 +1321,9 @@ ps_timeline_source(const struct ps_timeline *timeline,
     return slice;
 }
 
-/* How far a stream has got: the time at which all of its operations before a
- * slice were done, or 0 if unknown; and the source that determined that
- * time. */
+/* How far a stream has got.  time: when all of its operations before the
+ * present slice were done; 0 if that is not known.  source: the slice that
+ * determined this time. */
 struct reached {
     int64_t time;
     uint64_t source;
@@ -1322,8 +1336,10 @@ later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* inexact: the times of host and device may disagree.  Then an operation must
- * begin no earlier than the one before it ended. */
+/* Compute the begin of an operation, if it is not known, and how far its
+ * stream has got after it.  inexact: whether the clocks of host and device may
+ * disagree; then the begin is moved so that it is not before the end of the
+ * previous operation. */
 static void
 resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
                   bool inexact)
@@ -1341,8 +1357,8 @@ resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
     if (end <= 0) {
         return;
     }
-    /* This operation has ended, so earlier ones have, too.  Their reports may
-     * come later, or be lost. */
+    /* This operation has ended, so earlier operations of the stream have, too,
+     * even if their reports come later or are lost. */
     at->pending = false;
     if (known == 0) {
         int64_t begin = later(at->time, slice->queued);
@@ -1374,7 +1390,8 @@ resolve_wait(const struct ps_timeline *timeline, struct reached *at,
     }
 }
 
-/* Returns the source of the latest slice of all streams of the device. */
+/* Returns the source of the slice that ended last among those of all streams
+ * of the device. */
 static uint64_t
 latest_of_device(const struct ps_timeline *timeline,
                  const struct reached *reached, uint32_t stream)
@@ -1391,8 +1408,9 @@ latest_of_device(const struct ps_timeline *timeline,
     return latest.source;
 }
 
-/* If devices report, the log now knows more of the stream's work than the call
- * did. */
+/* Set the source of a wait for a device or a stream.  If devices report
+ * activities, the log now has more of the stream's work than when the wait was
+ * made. */
 static void
 resolve_synchronize(const struct ps_timeline *timeline,
                     const struct reached *reached, struct ps_slice *slice)

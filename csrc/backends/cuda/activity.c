@@ -1,9 +1,9 @@
-/* Activities of GPUs, from CUPTI: the begin and end of each kernel, copy and
- * fill, and of each wait of the host.  They may come from any library in the
- * process.
+/* Activities of GPUs, which CUPTI reports: the begin and end of each kernel,
+ * copy and fill, and of each wait of the host, whichever library in the
+ * process has made the call.
  *
- * The rule: nothing here calls CUDA from a callback, because CUPTI calls back
- * with its own locks or the driver's held. */
+ * The rule: a callback of CUPTI calls no CUDA function, because CUPTI holds
+ * its own locks or the driver's during the callback. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -30,11 +30,12 @@ enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
 
 /* Held while observing begins or ends. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static void *subscriber; /* NULL: no activities are observed */
-/* The process in which CUPTI was started, or 0.  A forked child inherits
- * CUPTI's state, but not its threads. */
+static void *subscriber; /* NULL while no activities are observed */
+/* The id of the process in which CUPTI was started; 0 if it was not started.
+ * A forked child inherits CUPTI's state, but not its threads. */
 static pid_t owner;
-/* For each device, 1 + the number of the context that was seen first. */
+/* For each device, 1 + the number of the context that was seen first; 0 if
+ * none was. */
 static _Atomic uint32_t first_contexts[CUDA_DEVICES];
 static const struct ps_activity_functions *_Atomic functions;
 static void *_Atomic functions_argument;
@@ -69,9 +70,10 @@ buffer_requested(uint8_t **buffer, size_t *size, size_t *most)
     *most = 0;
 }
 
-/* The number of a stream in activities.  CUPTI numbers the streams of each
- * context separately, so the upper bits hold the context.  The first context
- * of a device, usually its only one, counts as 0. */
+/* Returns the number of a stream for activities; see stream_number.  CUPTI
+ * numbers the streams of each context separately, so the upper 32 bits are the
+ * context.  They are 0 for the first context of a device, which usually is its
+ * only one. */
 static uint64_t
 number_of(uint32_t device, uint32_t context, uint32_t stream)
 {
@@ -131,8 +133,8 @@ times_of(uint64_t start, uint64_t end)
     return (struct ps_times){(int64_t)start, (int64_t)end};
 }
 
-/* Convert a record.  Returns false if it is of a kind that was not asked
- * for. */
+/* Convert a record of CUPTI.  Returns false if the record is of a kind that
+ * was not asked for. */
 static bool
 read_record(const void *record, struct ps_activity *activity)
 {
@@ -215,8 +217,8 @@ buffer_completed(CUcontext context, uint32_t stream, uint8_t *buffer,
 
 /* ---- The library ---- */
 
-/* Find CUPTI.  Prefer the version that another library has loaded: a process
- * must not have two. */
+/* Returns a handle of CUPTI from dlopen, or NULL.  Prefers the version that
+ * another library has loaded already, because a process must not have two. */
 static void *
 find_library(void)
 {
@@ -261,9 +263,10 @@ look_up_locked(void)
 
 /* ---- Members ---- */
 
-/* Whether calls of this function must be numbered.  Functions of cudart that
- * queue work also call a driver function.  Functions of cudart that wait may
- * not, so these are listed, too. */
+/* Returns whether calls of the function with this name must be numbered.
+ * Functions of cudart that queue work need not be listed, because they call a
+ * driver function that is.  Functions of cudart that wait may call none, so
+ * they are listed. */
 static bool
 is_wanted(const char *name)
 {
@@ -407,7 +410,7 @@ cuda_stream_number(const struct ps_backend *backend, int device,
     ps_status status = cuda_stream_check_uncaptured(stream);
 
     (void)backend;
-    /* CUPTI numbers the default streams by the primary context. */
+    /* For default streams, CUPTI needs the primary context. */
     if (status == PS_SUCCESS) {
         status = is_default ? cuda_context_retain(device, &context)
                             : (ps_status)cuda_driver.stream_context(

@@ -1,7 +1,8 @@
-/* How libcuda and NVML are looked up; and contexts.
+/* Looks up the functions of libcuda and NVML, counts devices, and handles
+ * contexts.
  *
- * The rule: libcuda stays loaded once it is found.  NVML is loaded only while
- * devices are counted. */
+ * The rule: libcuda stays loaded once it was found.  NVML is loaded only while
+ * devices are being counted. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +20,8 @@
     X(device, "nvmlDeviceGetHandleByIndex_v2", (unsigned, void **)) \
     X(uuid, "nvmlDeviceGetUUID", (void *, char *, unsigned))
 
-/* Functions for MIG; NULL in versions of NVML that lack them. */
+/* Functions of NVML for MIG.  The members are NULL if this version of NVML
+ * lacks them. */
 #define NVML_EXTRAS(X)                                                    \
     X(mig_mode, "nvmlDeviceGetMigMode", (void *, unsigned *, unsigned *)) \
     X(mig_most, "nvmlDeviceGetMaxMigDeviceCount", (void *, unsigned *))   \
@@ -57,8 +59,8 @@ driver_look_up(void)
     CUDA_DRIVER_FUNCTIONS(LOOK_UP)
     CUDA_DRIVER_EXTRAS(LOOK_UP_EXTRA)
     if (table->event_elapsed == NULL) {
-        /* Drivers before 12.8.  This version is slower, because it queries
-         * both events first. */
+        /* Drivers before 12.8 have only this version, which is slower, because
+         * it queries both events first. */
         LOOK_UP(event_elapsed, "cuEventElapsedTime", )
     }
     if (table->version != NULL) {
@@ -129,10 +131,10 @@ mig_count(const struct nvml *nvml, int index)
     return count;
 }
 
-/* Returns the number of GPUs that the driver shows to this process; -1 if only
- * the driver can tell.  According to NVIDIA's MIG guide, a process that can
- * see a MIG device sees exactly this one device.  A GPU in MIG mode without
- * MIG devices is not shown. */
+/* Returns the number of GPUs that the driver will show to this process; -1 if
+ * only the driver can tell.  According to NVIDIA's MIG guide, a process that
+ * can see MIG devices sees exactly one of them and nothing else.  A GPU in MIG
+ * mode that has no MIG devices is not shown. */
 static int
 visible_count(const struct nvml *nvml, int total)
 {
@@ -213,9 +215,9 @@ cuda_scope_enter(int device)
         return scope;
     }
     scope.status = cuda_driver.context_set(context);
-    /* On a thread without a context, device 0 is current, and it stays current
-     * if that device's context becomes current.  So there is nothing to switch
-     * back. */
+    /* Nothing need be switched back if the thread had no context and the
+     * device is 0: on such a thread device 0 is current, and it still is when
+     * that device's context is current. */
     scope.switched =
         scope.status == PS_SUCCESS && (scope.previous != NULL || device != 0);
     return scope;

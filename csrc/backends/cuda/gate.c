@@ -1,7 +1,8 @@
-/* Gates on CUDA streams.  A completion reports that the stream has reached the
- * gate.  A wait for a word in pinned memory then holds the stream until the
- * gate is opened.  If another thread queues work on the stream at the same
- * time, that work may run between the two. */
+/* Gates on CUDA streams.  First a completion is queued on the stream, which
+ * reports that the stream has reached the gate; then a wait for a word in
+ * pinned memory, which holds the stream until the gate is opened.  If another
+ * thread queues work on the stream at the same time, that work may come
+ * between the two. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -17,10 +18,10 @@
 
 /* ---- Slots ---- */
 
-enum { SLOTS = 128 }; /* how many are allocated at once */
+enum { SLOTS = 128 }; /* the number of slots that are allocated at once */
 
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_slot *slots; /* unused ones */
+static struct cuda_slot *slots; /* a list of the slots that no gate uses */
 
 static void
 slot_give(struct cuda_slot *slot)
@@ -48,7 +49,7 @@ cuda_slot_release(struct cuda_slot *slot)
     }
 }
 
-/* Allocate slots.  The caller gets one of them. */
+/* Allocate SLOTS slots: one for the caller, the others for the list. */
 static cudaError_t
 slots_make(struct cuda_slot **slot)
 {
@@ -106,10 +107,11 @@ cuda_slot_wait(struct cuda_slot *slot, ps_handle stream)
 
 /* ---- Arrivals ---- */
 
-/* The arrival of a busy stream at a gate.  Two completions report it.  The
- * word can be seen even while another thread holds the driver's locks, but is
- * not written if the stream's work fails.  The event completes also in that
- * case.  The first of the two that occurs is reported. */
+/* The arrival of a busy stream at a gate.  Two completions watch for it, one
+ * with a word and one with an event, and the first that occurs is reported.
+ * The word can be seen even while another thread holds the driver's locks, but
+ * it is not written if the stream's work fails.  The event completes also in
+ * that case. */
 struct arrival {
     struct ps_notification word, event;
     struct cuda_slot *slot;
@@ -118,7 +120,7 @@ struct arrival {
     atomic_bool reported;
 };
 
-/* Called for both completions.  The second one frees the arrival. */
+/* Called when either completion occurs.  The second call frees the arrival. */
 static void
 event_arrive(void *memory, ps_status status)
 {
@@ -161,8 +163,8 @@ arrival_create(struct cuda_slot *slot, ps_notification_function reached,
 
 /* ---- Members ---- */
 
-/* Queue on the stream what reports its arrival, and the wait for the gate to
- * be opened. */
+/* Queue on the stream the event and the word that report its arrival, and the
+ * wait until the gate is opened. */
 static ps_status
 slot_queue(struct cuda_slot *slot, ps_handle stream,
            struct cuda_completion *event)
@@ -174,17 +176,18 @@ slot_queue(struct cuda_slot *slot, ps_handle stream,
     }
     if (status == PS_SUCCESS) {
         status = cuda_slot_wait(slot, stream);
-        /* The wait failed, but the device will still write to the slot: never
-         * reuse it. */
+        /* The wait could not be queued, but the device will still write to the
+         * slot.  So keep a holder for ever: the slot must not be used
+         * again. */
         cuda_slot_hold(slot);
     }
     return status;
 }
 
-/* As cuda_stream_state.  For a blocking stream, also checks the default
- * stream, because the next operation of a blocking stream waits for the
- * default stream.  The state of the default stream includes the blocking
- * streams anyway. */
+/* As cuda_stream_state, but for a blocking stream also checks the default
+ * stream, because the next operation of a blocking stream will wait for the
+ * default stream.  For the default stream itself, the driver includes the
+ * blocking streams. */
 static ps_status
 state_with_default(ps_handle stream)
 {
@@ -201,9 +204,9 @@ state_with_default(ps_handle stream)
     return status;
 }
 
-/* Queue the gate on the stream.  The caller has entered the completion `event`
- * for the stream.  If the stream is idle, it has already reached the gate:
- * *idle becomes true, and the caller reports that. */
+/* Queue the gate on the stream.  The caller has called cuda_poll_enter for the
+ * completion `event`.  If the stream is idle, it has already reached the gate:
+ * *idle becomes true, and the caller must report the arrival. */
 static ps_status
 gate_queue(struct arrival *arrival, ps_handle stream,
            struct cuda_completion *event, bool *idle)
@@ -227,7 +230,8 @@ gate_queue(struct arrival *arrival, ps_handle stream,
     return status;
 }
 
-/* The body of cuda_stream_gate, with the device's context current. */
+/* Does what stream_gate says.  The device's context must be current.  If *idle
+ * becomes true, the caller must report the arrival. */
 static ps_status
 gate_make(int device, ps_handle stream, ps_notification_function reached,
           void *argument, ps_handle *gate, bool *idle)

@@ -1,11 +1,14 @@
-/* Gates in graphs.  A captured gate is three nodes that use the words of
- * a slot.  The slot belongs to the graph:
+/* Gates in graphs.  A captured gate is three nodes, one after another.  They
+ * write and wait for the two words of a slot, which the gate has as long as
+ * its graph and executables exist:
  *
  *   reached = number;  wait until opened >= number;  opened = number - 1
  *
- * At each launch the pollers see the first write and take it back, so that
- * the next launch can write again.  Launches of one graph run one after
- * another, in the order of the calls. */
+ * At each launch a poller sees that `reached` was written and subtracts 1 from
+ * it, so that the next launch can write it again.  The host opens the gate by
+ * setting `opened` to number, and the third node closes it for the next
+ * launch.  Launches of one graph run one after another, in the order of the
+ * calls. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -21,7 +24,7 @@ struct captured_gate {
     struct cuda_slot *slot;
     ps_launched_gate_function reached;
     void *argument;
-    bool failed; /* not all of its nodes were captured */
+    bool failed; /* whether some of its nodes could not be captured */
     /* The gate's nodes in the captured graph; NULL if they are unknown. */
     CUgraphNode nodes[3];
     struct captured_gate *next;
@@ -35,7 +38,7 @@ struct gates {
     struct captured_gate **tail;
 };
 
-/* A capture in progress. */
+/* A capture in progress that began here. */
 struct cuda_capture {
     ps_handle origin;
     pthread_t thread; /* the thread on which it began */
@@ -51,7 +54,7 @@ struct owner {
     struct owner *next;
 };
 
-/* Guards the lists, and the gates of captures. */
+/* Guards the two lists, and the lists of gates of captures. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
@@ -86,8 +89,8 @@ find_locked(ps_handle handle)
     return link;
 }
 
-/* Returns a reference to the gates of a graph or executable; NULL if it has
- * none. */
+/* Returns a new reference to the gates of a graph or an executable; NULL if it
+ * has none. */
 static struct gates *
 gates_of(ps_handle handle)
 {
@@ -105,8 +108,8 @@ gates_of(ps_handle handle)
     return gates;
 }
 
-/* Make the handle an owner of the gates.  Takes over the reference.  Returns
- * false if out of memory. */
+/* Make the graph or executable with this handle an owner of the gates.  Takes
+ * over the reference to the gates.  Returns false if out of memory. */
 static bool
 own(ps_handle handle, struct gates *gates)
 {
@@ -237,8 +240,9 @@ cuda_gates_begin(struct cuda_capture *capture, int device)
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether the capture began on this stream.  PS_STREAM_PER_THREAD is a
- * different stream on each thread, so its thread must be the same, too. */
+/* Returns whether the capture began on this stream.  PS_STREAM_PER_THREAD is a
+ * different stream on each thread, so for this handle the thread must be the
+ * same, too. */
 static bool
 is_of(const struct cuda_capture *capture, ps_handle origin)
 {
@@ -247,9 +251,9 @@ is_of(const struct cuda_capture *capture, ps_handle origin)
             pthread_equal(capture->thread, pthread_self()));
 }
 
-/* Find a capture, remove it from the list, and return its gates; NULL if it is
- * not found.  If `capture` is not NULL, that is the capture.  Else `number`
- * identifies it or, if that is 0, `origin`. */
+/* Remove a capture from the list, and return its gates; NULL if it is not in
+ * the list.  The capture is `capture` or, if that is NULL, the one with this
+ * number or, if that is 0, the one that began on `origin`. */
 static struct gates *
 capture_take(const struct cuda_capture *capture, ps_handle origin,
              uint64_t number)
@@ -317,8 +321,8 @@ last_node(ps_handle stream)
                : NULL;
 }
 
-/* Capture the gate's nodes.  After a failure, some of them may be in the
- * graph. */
+/* Capture the gate's three nodes on the stream.  After a failure, some of them
+ * may be in the graph. */
 static ps_status
 nodes_capture(struct captured_gate *gate, ps_handle stream)
 {
@@ -339,7 +343,7 @@ nodes_capture(struct captured_gate *gate, ps_handle stream)
 }
 
 /* Add the gate to the capture with this number.  Returns false if the capture
- * did not begin here, or has ended. */
+ * is not in the list: it did not begin here, or has ended. */
 static bool
 append(uint64_t number, struct captured_gate *gate)
 {
@@ -356,8 +360,8 @@ append(uint64_t number, struct captured_gate *gate)
     return capture != NULL;
 }
 
-/* Open a gate for ever: not all of its nodes were captured, but its wait may
- * have been. */
+/* Open a gate for ever, because not all of its nodes could be captured.  Its
+ * wait may have been, and must not hold launches. */
 static void
 gate_fail(struct captured_gate *gate)
 {
@@ -424,12 +428,14 @@ struct arrival {
     struct ps_notification notification;
     struct launch *launch;
     struct captured_gate *gate;
-    struct cuda_completion *word; /* only while the launch is being queued */
+    /* Its completion; used only while the launch is being queued. */
+    struct cuda_completion *word;
     bool reported;
 };
 
-/* Freed after its end and all arrivals.  If its work fails, most of the
- * arrivals never come, and then it is never freed. */
+/* A launch of an executable with gates.  It is freed when it has ended and all
+ * of its arrivals have come.  If its work fails, most of the arrivals never
+ * come; then it is never freed. */
 struct launch {
     atomic_size_t refs;
     size_t count;
@@ -447,11 +453,11 @@ launch_unref(struct launch *launch, size_t refs)
     }
 }
 
-/* Report an arrival once.  Both pollers may call this: one sees the gate's
- * word, the other the end of the launch.  If a launch has failed, the poller
- * that finds this reports all of its arrivals, also those that the other
- * poller is about to report.  So they come before the arrivals of later
- * launches. */
+/* Report an arrival, unless it was reported already.  Both pollers may call
+ * this: one when it sees the gate's word, the other when it sees the end of
+ * the launch.  If a launch has failed, the poller that sees this reports all
+ * of its arrivals at once, even those that the other poller is about to
+ * report.  So they are reported before the arrivals of later launches. */
 static void
 arrive(struct arrival *arrival, ps_status status)
 {
@@ -475,9 +481,9 @@ word_arrived(void *memory, ps_status status)
     launch_unref(arrival->launch, 1);
 }
 
-/* Called when a launch has ended.  After a success, the stream has passed all
- * of its gates.  After a failure, this reports the gates that the launch never
- * reaches. */
+/* Called when a launch has ended.  If it succeeded, the stream has passed all
+ * of its gates, so nothing is left to report.  If it failed, reports the gates
+ * that the launch will never reach. */
 static void
 launch_ended(void *memory, ps_status status)
 {
@@ -489,7 +495,7 @@ launch_ended(void *memory, ps_status status)
     launch_unref(launch, 1);
 }
 
-/* Create a launch.  Takes over the reference to the gates.  Returns NULL if
+/* Returns a new launch, which takes over the reference to the gates; NULL if
  * out of memory. */
 static struct launch *
 launch_create(struct gates *gates)
@@ -526,7 +532,7 @@ launch_create(struct gates *gates)
     return launch;
 }
 
-/* Drop a launch that was not queued, and of which no arrival will come. */
+/* Free a launch that was not queued, so that no arrival of it will come. */
 static void
 launch_drop(struct launch *launch)
 {
@@ -536,8 +542,9 @@ launch_drop(struct launch *launch)
     launch_unref(launch, launch->count + 1);
 }
 
-/* Enter a completion for each gate's word.  Returns the number of completions
- * entered. */
+/* Call cuda_poll_enter for the word of each gate.  Returns the number of
+ * completions that were entered, which is less than the number of gates if
+ * *status is a failure. */
 static size_t
 enter_words(struct launch *launch, int device, ps_status *status)
 {
@@ -546,8 +553,8 @@ enter_words(struct launch *launch, int device, ps_status *status)
     while (*status == PS_SUCCESS && entered < launch->count) {
         struct arrival *arrival = &launch->arrivals[entered];
         struct cuda_slot *slot = arrival->gate->slot;
-        /* The slot takes the place of a stream: the arrivals at one slot come
-         * in order. */
+        /* The slot is used as the stream: arrivals at one slot come in order,
+         * so they form a queue. */
         *status = cuda_poll_enter(device, (ps_handle)slot, &slot->reached,
                                   &arrival->word);
         if (*status == PS_SUCCESS) {
@@ -559,8 +566,9 @@ enter_words(struct launch *launch, int device, ps_status *status)
     return entered;
 }
 
-/* Queue the launch.  Its arrivals are polled before this call: the driver may
- * accept the whole launch only after the host has opened some of its gates. */
+/* Queue the launch.  Its arrivals must be polled from before this call on,
+ * because the driver may accept the whole launch only after the host has
+ * opened some of its gates. */
 static ps_status
 launch_queue(struct launch *launch, ps_handle executable, ps_handle stream)
 {
@@ -573,8 +581,8 @@ launch_queue(struct launch *launch, ps_handle executable, ps_handle stream)
     return status;
 }
 
-/* Queue the launch with its arrivals and its end.  Takes over the launch, and
- * sets *made to NULL. */
+/* Queue the launch, and poll its arrivals and its end.  Takes over the launch,
+ * and then sets *made to NULL. */
 static ps_status
 queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
 {
@@ -590,8 +598,8 @@ queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
     if (status == PS_SUCCESS) {
         status = cuda_completion_event(end);
     }
-    /* Hold one more reference during this call, because arrivals may come from
-     * here on. */
+    /* Hold one more reference during this call: from here on arrivals may
+     * come, and would free the launch. */
     atomic_fetch_add(&launch->refs, 1);
     for (size_t i = 0; i < entered; i++) {
         struct arrival *arrival = &launch->arrivals[i];
@@ -601,8 +609,8 @@ queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
     if (status == PS_SUCCESS) {
         status = launch_queue(launch, executable, stream);
     }
-    /* Only a driver that has failed refuses this record.  Then the launch
-     * keeps its gates for ever, because the device may still use them. */
+    /* This record fails only if the driver has failed.  Then the launch keeps
+     * its gates for ever, because the device may still use them. */
     bool ends = status == PS_SUCCESS &&
                 cuda_completion_record(end, stream) == PS_SUCCESS;
     if (end != NULL) {

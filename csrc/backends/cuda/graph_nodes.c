@@ -1,6 +1,6 @@
-/* The nodes of a graph.  The driver lists them in any order.  Here each node
- * comes after the nodes that it depends on, and the three nodes of a captured
- * gate are one node. */
+/* The member graph_nodes.  The driver lists the nodes of a graph in any order.
+ * Here they are sorted, so that each node comes after those on which it
+ * depends, and the three nodes of a captured gate become one node. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,13 +10,14 @@
 
 struct vertex {
     CUgraphNode node;
-    size_t waits; /* predecessors that are not in the order yet */
+    /* The number of its predecessors that are not in `order` yet. */
+    size_t waits;
     size_t edges; /* the index of its first outgoing edge */
     size_t index; /* its index among the described nodes */
 };
 
-/* A graph's nodes and edges.  A node is identified by its index in
- * `vertices`. */
+/* A graph's nodes and edges as the driver has them.  `order` and `edges` name
+ * a node by its index in `vertices`. */
 struct picture {
     struct vertex *vertices; /* sorted by handle */
     size_t *order;
@@ -62,7 +63,7 @@ find(const struct picture *picture, CUgraphNode node)
     return (size_t)(found - picture->vertices);
 }
 
-/* Read the nodes.  The initial order is that of the driver. */
+/* Read the nodes.  `order` is initially the driver's order. */
 static ps_status
 list_vertices(struct picture *picture, CUgraph graph)
 {
@@ -116,7 +117,7 @@ list_edges(struct picture *picture, CUgraph graph)
     return status;
 }
 
-/* Sort the order, so that each node comes after its predecessors. */
+/* Sort `order` so that each node comes after its predecessors. */
 static void
 sort(struct picture *picture)
 {
@@ -140,7 +141,7 @@ sort(struct picture *picture)
     }
 }
 
-/* Read a graph, which must not change meanwhile. */
+/* Read a graph into *picture.  The graph must not change meanwhile. */
 static ps_status
 look(struct picture *picture, CUgraph graph)
 {
@@ -182,8 +183,8 @@ look(struct picture *picture, CUgraph graph)
  * declare. */
 enum { CONDITIONAL = 13 };
 
-/* Call a driver function if the driver has it.  The driver sets the fields
- * that it knows; the other fields keep their values. */
+/* True if the driver has the function and the call succeeds.  An older driver
+ * sets only the fields that it knows; the other fields keep their values. */
 #define ASK(function, ...)           \
     (cuda_driver.function != NULL && \
      cuda_driver.function(__VA_ARGS__) == CUDA_SUCCESS)
@@ -287,9 +288,9 @@ describe(CUgraphNode node)
     return found;
 }
 
-/* The node's number: the lower half of CUDA's number.  The upper half
- * identifies the captured graph, not the executable.  Before CUDA 13.1 it is
- * the index. */
+/* Returns ps_graph_node.number: the lower half of the number that CUDA gives
+ * to the node, whose upper half only identifies the captured graph.  Drivers
+ * before CUDA 13.1 give no numbers; then it is the index. */
 static uint32_t
 number_of(CUgraphNode node, size_t index)
 {
@@ -299,8 +300,8 @@ number_of(CUgraphNode node, size_t index)
                                            : (uint32_t)index;
 }
 
-/* Describe the nodes.  The first node of a gate represents the whole gate,
- * because its nodes run one after another. */
+/* Describe the nodes.  Of a gate only the first node is described: it stands
+ * for the whole gate, since the gate's nodes run one after another. */
 static void
 describe_vertices(struct picture *picture, ps_handle graph,
                   struct ps_graph_node *nodes, size_t *node_count)

@@ -1,4 +1,4 @@
-/* CUDA events between processes.
+/* Interprocess events, by cudart.
  *
  * The rule: an event is reliable only while the process that created it and
  * the process that recorded it last both live and have not destroyed it.
@@ -27,8 +27,9 @@ cuda_event_export(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* Map cudart's error.  It returns one of these for bytes that identify no
- * event, and for an event that was destroyed. */
+/* Returns the status for an error of cudart.  For bytes that identify no
+ * event, and for an event that was destroyed, cudart returns one of the errors
+ * below. */
 static ps_status
 open_status(cudaError_t error)
 {

@@ -6,8 +6,8 @@
 #include "pool.h"
 #include "table.h"
 
-/* Give `peer` access to the memory of `device` at the address.  As
- * cuda_pool_open, but also for interprocess memory. */
+/* Give the device `peer` access to the memory of `device` at the address,
+ * which may be interprocess memory or memory of the device's pool. */
 static cudaError_t
 memory_open(const void *address, int device, int peer)
 {
@@ -17,8 +17,9 @@ memory_open(const void *address, int device, int peer)
                                              : (cudaError_t)status;
 }
 
-/* Find the memory at an address.  If another device has it and both support
- * peer access, give `device` access to it. */
+/* Get the attributes of the memory at an address.  If it is another device's
+ * memory, and the two devices support peer access, give `device` access to
+ * it. */
 static cudaError_t
 memory_reach(int device, const void *address,
              struct cudaPointerAttributes *found)
@@ -103,8 +104,8 @@ cuda_host_register(const struct ps_backend *backend, int device, void *data,
     ps_status status = ON_DEVICE(
         device, cudaHostRegister(data, nbytes, cudaHostRegisterPortable));
 
-    /* If the driver allocated the memory itself as pinned memory, it returns
-     * this status instead of PS_ERROR_ALREADY_PINNED. */
+    /* For memory that the driver has itself allocated as pinned memory, it
+     * returns this status instead of PS_ERROR_ALREADY_PINNED. */
     if (status == PS_ERROR_INVALID_VALUE &&
         (is_pinned(device, data) ||
          is_pinned(device, (char *)data + nbytes - 1))) {
@@ -119,9 +120,9 @@ cuda_host_unregister(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaHostUnregister(data));
 }
 
-/* Whether cudaMemcpyAsync returns only after the copy and the work before it
- * are done.  This was measured; CUDA does not document it.  Small copies from
- * pageable memory do not wait, because the driver stages them. */
+/* Returns whether cudaMemcpyAsync returns only when the copy and the work
+ * before it are done.  This was measured; CUDA does not document it.  Small
+ * copies from pageable memory do not wait, because the driver stages them. */
 static int
 copy_waits(const struct cudaPointerAttributes *to,
            const struct cudaPointerAttributes *from, size_t nbytes)
@@ -153,8 +154,8 @@ copy_queue(int device, ps_handle stream, void *destination, const void *source,
             error = memory_open(destination, to.device, from.device);
         }
         if (error == cudaErrorPeerAccessUnsupported) {
-            /* Only this function copies pool memory directly between devices.
-             * It cannot be captured. */
+            /* Without access, only this function can copy memory of a pool
+             * between devices.  It cannot be captured. */
             return cudaMemcpyPeerAsync(destination, to.device, source,
                                        from.device, nbytes,
                                        (cudaStream_t)stream);

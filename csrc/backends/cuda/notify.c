@@ -1,10 +1,10 @@
 /* Notifications of CUDA streams and events.
  *
- * For a stream, a completion's own event is recorded and polled.  A program's
- * event is polled directly.  Before such an event is recorded again, a
- * completion's event takes its place: it is recorded on a side stream that
- * waits for the program's event.  For an event that other processes or graphs
- * may record, this is done at once. */
+ * For a stream, the completion's own event is recorded on the stream, and
+ * polled.  For an event of the program, that event itself is polled.  Before
+ * it is recorded again, it is replaced: the completion's own event is recorded
+ * on a side stream that waits for the program's event, and polled instead.  An
+ * event that other processes or graphs may record is replaced at once. */
 #include <limits.h>
 #include <pthread.h>
 #include <search.h>
@@ -16,7 +16,7 @@
 
 /* ---- Events that other processes or graphs may record ---- */
 
-/* The handles of such events, as a search tree. */
+/* A search tree (tsearch) with the handles of such events. */
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *shared_events;
 
@@ -56,8 +56,8 @@ cuda_event_forget(int device, ps_handle event)
 
 /* ---- Replaced events ---- */
 
-/* Record the completion's own event on a side stream that waits for `event`.
- * Statuses: those of cuda_side_find. */
+/* Make a side stream wait for `event`, and record the completion's own event
+ * behind that wait.  Statuses: those of cuda_side_find. */
 static ps_status
 relay(struct cuda_completion *completion, ps_handle event, unsigned most)
 {
@@ -100,7 +100,8 @@ cuda_event_yield(int device, ps_handle event)
 static ps_status
 relay_notify(int device, ps_handle event, struct ps_notification *notification)
 {
-    enum { MOST_WAITS = 16 }; /* cancelled ones per side stream */
+    /* The most waits for cancelled notifications on one side stream. */
+    enum { MOST_WAITS = 16 };
     struct cuda_completion *completion;
     ps_status status =
         cuda_poll_enter(device, CUDA_NO_STREAM, NULL, &completion);
@@ -114,7 +115,7 @@ relay_notify(int device, ps_handle event, struct ps_notification *notification)
 }
 
 /* Register the notification.  If the work is done already, *done becomes true,
- * and the caller calls the notification. */
+ * and the caller must call the notification itself. */
 static ps_status
 event_notify(int device, ps_handle event, struct ps_notification *notification,
              bool *done)
@@ -125,8 +126,9 @@ event_notify(int device, ps_handle event, struct ps_notification *notification,
     if (status == PS_ERROR_NOT_READY && is_shared(event)) {
         status = relay_notify(device, event, notification);
     }
-    /* Too many cancelled waits for this shared event are pending.  So poll the
-     * event itself, although it may be recorded again before it is done. */
+    /* PS_ERROR_NOT_READY: the side stream for this event has too many waits
+     * pending whose notifications were cancelled.  Then poll the event itself,
+     * although it may be recorded again before it is done. */
     return status == PS_ERROR_NOT_READY
                ? cuda_poll_event(device, event, notification)
                : status;

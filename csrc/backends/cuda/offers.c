@@ -24,11 +24,12 @@ struct cuda_offer {
     LIST_ENTRY(cuda_offer) neighbours;
 };
 
-/* Guards the variables below and the offers.  Held during system calls, none
- * of which waits. */
+/* Guards the variables below and the offers.  It is held during system calls,
+ * but none of these waits. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, cuda_offer) offers;
-static int queue = -1;    /* an epoll; each entry's data is its offer */
+/* An epoll descriptor; the data of each entry is its offer. */
+static int queue = -1;
 static int stopping = -1; /* an eventfd in the queue, with NULL as its data */
 static bool started, stopped;
 static pthread_t thread;
@@ -49,8 +50,8 @@ is_own_user(int peer)
            user.uid == geteuid();
 }
 
-/* Whether a system call failed because the process or the machine has no more
- * descriptors or memory. */
+/* Returns whether the error of a system call means that the process or the
+ * machine has no descriptors or memory left. */
 static bool
 is_shortage(int error)
 {
@@ -79,8 +80,8 @@ send_to(int peer, struct cuda_offer *offer)
     (void)sendmsg(peer, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Accept one process and send it the file.  Returns false if processes cannot
- * be accepted now. */
+/* Accept one process that has connected, and send it the file.  Returns false
+ * if no process can be accepted now. */
 static bool
 accept_locked(struct cuda_offer *offer)
 {
@@ -96,7 +97,8 @@ accept_locked(struct cuda_offer *offer)
     return true;
 }
 
-/* Find an offer that the queue named.  NULL if it was withdrawn since. */
+/* Returns the offer that an entry of the queue names; NULL if it was withdrawn
+ * in the meantime. */
 static struct cuda_offer *
 find_locked(const void *wanted)
 {
@@ -147,9 +149,9 @@ after_fork(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Close the offers, which are the parent's.  If a child kept them open, it
- * would keep their memory, and other processes would connect to sockets that
- * no thread serves. */
+/* Close the offers, because they belong to the parent.  If the child kept them
+ * open, it would keep their memory allocated, and other processes could
+ * connect to sockets that no thread serves. */
 static void
 after_fork_in_child(void)
 {
@@ -210,7 +212,8 @@ start_locked(void)
     return PS_SUCCESS;
 }
 
-/* Let the kernel choose the socket's name: a zero byte and five more bytes. */
+/* Bind the socket to a name that the kernel chooses, a zero byte and five more
+ * bytes, and listen.  `name` receives it, without the zero byte. */
 static bool
 bind_and_listen(int listener, char name[CUDA_SOCKET_NAME])
 {
@@ -335,7 +338,8 @@ connect_to(int peer, const char name[CUDA_SOCKET_NAME])
                                length)) == 0;
 }
 
-/* Returns the only file in the message; -1 if there is none. */
+/* Returns the file descriptor in the message, which has at most one; -1 if
+ * there is none. */
 static int
 file_of(struct msghdr *message)
 {
@@ -358,8 +362,8 @@ receive(int peer, struct cuda_payload *payload, int *file)
         .msg_iov = &part,
         .msg_iovlen = 1,
         .msg_control = control.bytes,
-        /* CMSG_LEN excludes the padding, which has room for a second
-         * descriptor. */
+        /* CMSG_LEN, not CMSG_SPACE: the padding of the latter has room for a
+         * second descriptor. */
         .msg_controllen = CMSG_LEN(sizeof(int)),
     };
     ssize_t length = recvmsg(peer, &message, MSG_CMSG_CLOEXEC);
@@ -375,7 +379,8 @@ receive(int peer, struct cuda_payload *payload, int *file)
     if (received >= 0) {
         close(received);
     }
-    /* The flag is also set if the process has no room for the descriptor. */
+    /* MSG_CTRUNC is also set if the process has too many open files to receive
+     * the descriptor. */
     return received < 0 && (message.msg_flags & MSG_CTRUNC)
                ? PS_ERROR_OUT_OF_MEMORY
                : PS_ERROR_INVALID_HANDLE;
@@ -391,7 +396,7 @@ cuda_offer_take(const char name[CUDA_SOCKET_NAME],
         return failure();
     }
     sigfillset(&all);
-    /* Block signals, since they would interrupt the calls. */
+    /* Block signals, because they would interrupt the system calls. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     ps_status status = connect_to(peer, name)
                            ? is_own_user(peer) ? receive(peer, payload, file)

@@ -1,7 +1,7 @@
-/* Partitions: green contexts.
+/* Partitions: a partition is a green context.
  *
- * Two splits of a device's multiprocessors would both start with the same
- * multiprocessors.  So each device is split only once, into the smallest
+ * If a device's multiprocessors are split twice, both splits begin with the
+ * same multiprocessors.  So each device is split only once, into the smallest
  * groups that the driver allows.  A partition takes groups that no other
  * partition has.
  *
@@ -31,7 +31,8 @@ struct split {
 static pthread_mutex_t splits_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct split *splits[CUDA_DEVICES];
 
-/* Split a device's multiprocessors into `count` groups and the rest. */
+/* Split a device's multiprocessors into `count` groups, and one more group
+ * with those that are left. */
 static ps_status
 split_into(const CUdevResource *all, unsigned count, struct split **result)
 {
@@ -82,8 +83,8 @@ split_locked(int device, struct split **result)
     return status;
 }
 
-/* Create a green context of free groups with at least `wanted`
- * multiprocessors.  The partition becomes the groups' owner. */
+/* Create a green context from free groups that have at least `wanted`
+ * multiprocessors together.  `partition` becomes the owner of these groups. */
 static ps_status
 create_locked(int device, unsigned wanted, struct partition *partition,
               int *granted)

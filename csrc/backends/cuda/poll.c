@@ -47,7 +47,8 @@ timespec_of(int64_t ns)
 
 /* ---- Completions ---- */
 
-/* Completions that are in no queue.  They keep their own events. */
+/* Completions that are in no queue, for each device.  They keep their own
+ * events for reuse. */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_completion *spare[CUDA_DEVICES];
 
@@ -110,8 +111,8 @@ cuda_completion_record(struct cuda_completion *completion, ps_handle stream)
     return status;
 }
 
-/* Query a completion.  Returns the status of the work, or
- * PS_ERROR_NOT_READY. */
+/* Query a completion.  Returns PS_ERROR_NOT_READY, or the status of the work
+ * if it is done. */
 static ps_status
 completion_query(const struct cuda_completion *completion)
 {
@@ -139,19 +140,20 @@ struct poller {
     const char *name; /* the thread's name */
     /* Guards the fields below.  Not held during calls of CUDA. */
     pthread_mutex_t lock;
-    /* Signalled for new work, for a request to stop, and at the end of the
-     * thread.  It uses the monotonic clock, so it is initialized when the
-     * thread is started. */
+    /* Signalled when there is new work, when the thread must stop, and when it
+     * ends.  The condition uses the monotonic clock, so it is initialized when
+     * the thread is started. */
     pthread_cond_t wake;
     pthread_cond_t left; /* signalled when the use of a completion ends */
     bool started;
     bool ended;
     pthread_t thread;
     atomic_bool stopping;
-    unsigned long long given; /* notifications that were ever added */
-    int64_t latest;           /* when the latest one was added */
-    /* A hash table of queues by handle.  It has the first completion of each
-     * queue. */
+    /* The number of notifications that were ever added. */
+    unsigned long long given;
+    int64_t latest; /* the time when the latest notification was added */
+    /* A hash table of the queues by their handles.  A chain links the first
+     * completions of its queues. */
     struct cuda_completion *chains[CHAINS];
 };
 
@@ -161,8 +163,9 @@ struct poller {
         .wake = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER \
     }
 
-/* Two pollers are needed.  A query of an event may block until another
- * thread's copy is done, and that copy may wait until a word has been seen. */
+/* Two pollers are needed: a query of an event may block until another thread's
+ * copy is done, and that copy may wait for a gate that is opened only after a
+ * poller has seen a word. */
 static struct poller events = POLLER("ps-cuda-events");
 static struct poller words = POLLER("ps-cuda-words");
 
@@ -177,12 +180,14 @@ poller_of(const struct cuda_completion *completion)
 static struct cuda_completion **
 chain_of(struct poller *poller, ps_handle handle)
 {
-    /* Handles are addresses, and their lowest bits are all alike. */
+    /* Handles are addresses, whose lowest bits are all alike, so these are
+     * left out of the hash. */
     return &poller->chains[((handle >> 6) + (handle >> 12)) % CHAINS];
 }
 
-/* Find a handle's queue.  Returns the link to its first completion; if there
- * is no such queue, the link at the end of the chain, which is NULL. */
+/* Find the queue of a handle.  Returns the pointer to its first completion, in
+ * the array or in the completion before it in the chain.  If there is no such
+ * queue, returns the pointer at the end of the chain, which is NULL. */
 static struct cuda_completion **
 find_locked(struct poller *poller, enum cuda_completion_kind kind, int device,
             ps_handle handle)
@@ -222,7 +227,8 @@ append_locked(struct poller *poller, struct cuda_completion *completion,
     }
 }
 
-/* Make sure that the completion is no longer found by its handle. */
+/* Make sure that find_locked does not find the completion by its handle any
+ * more. */
 static void
 hide_locked(struct cuda_completion *completion)
 {
@@ -251,8 +257,9 @@ remove_locked(struct poller *poller, struct cuda_completion *completion)
     hide_locked(completion);
 }
 
-/* Remove the completion from its queue if nothing needs it any more.  Returns
- * true then, and the caller releases it. */
+/* If the completion has no notifications and is not in use, remove it from its
+ * queue and return true; the caller must release it.  Otherwise return
+ * false. */
 static bool
 trim_locked(struct poller *poller, struct cuda_completion *completion)
 {
@@ -267,8 +274,8 @@ trim_locked(struct poller *poller, struct cuda_completion *completion)
 
 /* ---- The threads ---- */
 
-/* Query the first completion of a queue.  Returns whether it has occurred, or
- * has no notifications left. */
+/* Query the first completion of a queue.  Returns whether it can be removed:
+ * it has occurred, or has no notifications left. */
 static bool
 is_over_locked(struct poller *poller, struct cuda_completion *first)
 {
@@ -284,8 +291,8 @@ is_over_locked(struct poller *poller, struct cuda_completion *first)
     return first->status != PS_ERROR_NOT_READY || first->notifications == NULL;
 }
 
-/* Turn the ring of notifications into a list.  From here on they cannot be
- * cancelled. */
+/* Turn the completion's ring of notifications into a list.  From here on these
+ * notifications cannot be cancelled. */
 static void
 detach_locked(struct cuda_completion *completion)
 {
@@ -300,9 +307,10 @@ detach_locked(struct cuda_completion *completion)
     }
 }
 
-/* Poll the first completion of each queue.  If it has occurred, continue with
- * the next one.  Removes the completions that have occurred, and returns them
- * as a list linked by `chain`.  *more becomes whether any are left. */
+/* One round of polling: poll the first completion of each queue and, if it has
+ * occurred, the next one of that queue.  Removes the completions that have
+ * occurred, and returns them as a list linked by `chain`.  *more becomes
+ * whether any completions are left. */
 static struct cuda_completion *
 sweep_locked(struct poller *poller, bool *more)
 {
@@ -329,8 +337,8 @@ sweep_locked(struct poller *poller, bool *more)
     return over;
 }
 
-/* Call the notifications, and release the completion.  A notification's memory
- * belongs to its owner again when it is called. */
+/* Call the completion's notifications, and release it.  From the call on, a
+ * notification's memory belongs to its owner again. */
 static void
 complete(struct cuda_completion *completion)
 {
@@ -343,8 +351,8 @@ complete(struct cuda_completion *completion)
     cuda_completion_release(completion);
 }
 
-/* Sleep until there is new work, or for a while: at least as long as the last
- * round of polling took. */
+/* Sleep until there is new work or, if `more` is true, for a while: at least
+ * as long as the last round of polling took. */
 static void
 back_off_locked(struct poller *poller, unsigned long long seen, bool more,
                 int64_t began)
@@ -367,9 +375,11 @@ poller_main(void *argument)
     struct poller *poller = argument;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-    /* Relaxed, so that polling invalidates no capture of another thread. */
+    /* Set the relaxed mode, so that polling invalidates no capture of another
+     * thread. */
     cuda_driver.capture_mode(&mode);
-    /* With the default slack, the kernel may end a sleep 50 us late. */
+    /* With the default timer slack, the kernel may end a sleep 50 us too
+     * late. */
     prctl(PR_SET_TIMERSLACK, 1);
     pthread_mutex_lock(&poller->lock);
     while (!atomic_load(&poller->stopping)) {
@@ -419,8 +429,8 @@ start_locked(struct poller *poller)
     return PS_SUCCESS;
 }
 
-/* End the poller's thread.  Returns PS_ERROR_NOT_READY if that takes until the
- * deadline. */
+/* End the poller's thread.  Returns PS_ERROR_NOT_READY if it has not ended by
+ * the deadline. */
 static ps_status
 poller_stop(struct poller *poller, int64_t deadline)
 {

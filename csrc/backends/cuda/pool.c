@@ -1,7 +1,7 @@
 /* The pools from which device memory is allocated.
  *
  * Each device has a pool of this library's own, which keeps freed memory.  The
- * driver's default pool does not serve: other libraries use it, too, and it
+ * driver's default pool is not used: other libraries use it, too, and it
  * returns its memory to the driver at every synchronization. */
 #include "pool.h"
 
@@ -60,13 +60,14 @@ cuda_pool_idle(int device, uint64_t *nbytes)
                 pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
         }
     }
-    /* Other threads may allocate or free between the two calls. */
+    /* The difference may be negative, because other threads may allocate or
+     * free between the two calls. */
     *nbytes = reserved > used ? reserved - used : 0;
     return error;
 }
 
-/* For each device, a mask of the peers that have access to its pool, and a
- * mask of those to which the program has denied it. */
+/* For each device: a mask of the peers that have access to its pool, and a
+ * mask of those to which the program has denied the access. */
 static _Atomic uint64_t opened[CUDA_DEVICES], denied[CUDA_DEVICES];
 
 static cudaError_t
@@ -113,8 +114,8 @@ cudaError_t
 cuda_pool_close(int device, int peer)
 {
     uint64_t bit = UINT64_C(1) << peer;
-    /* Set the bit first, so that copies of other threads are staged from here
-     * on. */
+    /* Set the bit first, so that from here on copies of other threads do not
+     * give the access again. */
     uint64_t before = atomic_fetch_or(&denied[device], bit);
     cudaError_t error =
         pool_set_access(device, peer, cudaMemAccessFlagsProtNone);

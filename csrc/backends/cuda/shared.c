@@ -1,11 +1,12 @@
 /* Device memory that processes share, by the driver's virtual memory
- * management.  Such memory has a file descriptor, by which another process
- * imports and maps it.  cudaIpcGetMemHandle does not serve: its memory ends
- * with the process that allocated it.  This memory lives as long as any
- * process maps it.
+ * management.  Such memory has a file descriptor, with which another process
+ * imports and maps it, and it lives as long as any process has it mapped.
+ * cudaIpcGetMemHandle is not used, because such memory ends with the process
+ * that allocated it.
  *
  * The rule: a handle, and all data from another process, may be any bytes.  So
- * the driver must confirm the memory before it is mapped. */
+ * let the driver check that a descriptor is of such memory before you map
+ * it. */
 #include <cuda_runtime_api.h>
 
 #include <fcntl.h>
@@ -24,8 +25,8 @@
 
 static const char magic[8] = "pscudam1";
 
-/* A handle.  It names the device by its UUID, because a device may have
- * different numbers in two processes. */
+/* The contents of an interprocess handle.  It names the device by its UUID,
+ * because a device may have different indices in two processes. */
 struct token {
     char magic[sizeof(magic)];
     CUuuid device;
@@ -47,7 +48,7 @@ struct mapping {
     LIST_ENTRY(mapping) neighbours;
 };
 
-/* Guards the list. */
+/* Guards the list `mappings`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, mapping) mappings;
 
@@ -61,7 +62,7 @@ properties_on(int device)
     };
 }
 
-/* Compute the size of an allocation or mapping for nbytes.  Returns
+/* Round nbytes up to a size that the driver can allocate and map.  Returns
  * PS_ERROR_NOT_SUPPORTED if the device cannot share memory. */
 static ps_status
 round_up(int device, size_t nbytes, size_t *rounded)
@@ -150,7 +151,8 @@ find_locked(const void *address)
 
 /* ---- Allocating ---- */
 
-/* Create memory and its descriptor, and offer the descriptor. */
+/* Allocate memory, get its descriptor, and offer the descriptor to other
+ * processes. */
 static ps_status
 create(struct mapping *mapping, size_t nbytes, struct token *token,
        CUmemGenericAllocationHandle *memory)
@@ -249,8 +251,9 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
 
 /* ---- Opening ---- */
 
-/* Map the driver's error.  It returns one of these for a descriptor that is
- * not of memory, and for memory of another size than the mapping. */
+/* Returns the status for an error of the driver.  For a descriptor that is not
+ * of such memory, and for memory of another size than the mapping, the driver
+ * returns one of the errors below. */
 static ps_status
 open_status(ps_status status)
 {
@@ -305,7 +308,8 @@ import(struct mapping *mapping, size_t nbytes, int file)
     return open_status(status);
 }
 
-/* Take the descriptor of a handle's memory from the process that offers it. */
+/* Get the descriptor of the memory that the handle names from the process that
+ * offers it. */
 static ps_status
 take(int device, const struct token *token, size_t nbytes, int *file)
 {

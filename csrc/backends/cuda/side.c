@@ -1,5 +1,5 @@
-/* Side streams.  They are kept for reuse while they are idle, and while they
- * still wait for events whose notifications were cancelled. */
+/* Side streams.  A side stream that no completion uses is kept for reuse, even
+ * if it still waits for an event, because the notification was cancelled. */
 #include "side.h"
 
 #include <cuda_runtime_api.h>
@@ -11,19 +11,22 @@
 struct cuda_side {
     cudaStream_t stream;
     int device;
-    ps_handle event; /* of the latest wait; 0 if it was destroyed */
-    unsigned waits;  /* since the stream was last found idle */
+    /* The event of the latest wait; 0 if that was destroyed. */
+    ps_handle event;
+    /* The number of waits since the stream was last found idle. */
+    unsigned waits;
     struct cuda_side *next;
 };
 
 enum {
-    MOST_IDLE = 8, /* idle side streams kept per device */
-    LOOKED_AT = 4, /* busy ones to query before giving up */
+    MOST_IDLE = 8, /* the most idle side streams that are kept per device */
+    /* The most busy side streams to query before a new one is made. */
+    LOOKED_AT = 4,
 };
 
-/* The side streams that no notification uses, by device.  The idle ones come
- * first.  Those that still waited when they were given back follow, in that
- * order. */
+/* For each device, a list of the side streams that no completion uses.  The
+ * idle ones come first; behind them are those that were still waiting when
+ * they were given back, in the order in which that happened. */
 static pthread_mutex_t sides_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_side *sides[CUDA_DEVICES];
 
@@ -44,10 +47,10 @@ side_query(struct cuda_side *side)
     return status;
 }
 
-/* Take the side stream that last waited for this event, or else an idle one,
- * or NULL.  A side stream that waits occupies one of the few channels to the
- * device.  So a program that polls one event must not leave several such
- * streams. */
+/* Remove and return the side stream that last waited for this event, or else
+ * an idle one, or else NULL.  A side stream that waits occupies one of the few
+ * channels to the device; so a program that asks for many notifications for
+ * one event, and cancels them, must not leave several such streams. */
 static struct cuda_side *
 side_take_locked(int device, ps_handle event)
 {
@@ -77,8 +80,8 @@ side_take_locked(int device, ps_handle event)
     return side;
 }
 
-/* Keep the side stream for reuse, unless it is idle and there are enough idle
- * ones.  Returns whether it is kept. */
+/* Put the side stream into the list.  Returns false, and does not, if the side
+ * stream is idle and there are MOST_IDLE idle ones already. */
 static bool
 side_keep_locked(struct cuda_side *side)
 {

@@ -1,10 +1,12 @@
-/* Sleep on a CUDA stream: a kernel that reads the clock for a while. */
+/* The member sleep: a kernel that reads the device's clock until enough cycles
+ * have passed. */
 #include <stdatomic.h>
 
 #include "driver.h"
 #include "table.h"
 
-/* PTX of a version and target that every supported device can load. */
+/* The kernel in PTX, of a version and for a target that every supported device
+ * can load. */
 static const char sleep_source[] =
     ".version 6.0\n"
     ".target sm_50\n"

@@ -1,9 +1,10 @@
-/* The table over cudart, and its members for devices, streams and events.
+/* The table of the CUDA backend, and its members for devices, streams and
+ * events.
  *
- * The rule: cudart is called only while the device's primary context is
- * current, and afterwards the thread's former context is current again.  On a
- * thread without a context, cudart would create one on device 0.  The members
- * that programs call most often call the driver instead, which needs only the
+ * The rule: call cudart only while the device's primary context is current,
+ * because on a thread without a context it would create one on device 0;
+ * afterwards make the thread's former context current again.  The members that
+ * programs call most often call the driver instead, which needs only the
  * handle. */
 #include <cuda_runtime_api.h>
 
@@ -75,8 +76,8 @@ cuda_device_current(const struct ps_backend *backend, int *device)
     return status;
 }
 
-/* Does not use cudaSetDevice: cudart would remember the device for this
- * thread, and device_restore could not undo that. */
+/* This does not use cudaSetDevice, because cudart would remember the device
+ * for this thread, and device_restore could not undo that. */
 static ps_status
 cuda_device_set(const struct ps_backend *backend, int device)
 {
@@ -92,7 +93,7 @@ cuda_device_restore(const struct ps_backend *backend, int previous)
     unsigned flags;
     int active = 1;
 
-    /* Without a context, only device 0 can be current. */
+    /* On a thread without a context, only device 0 can be current. */
     if (previous == 0) {
         ps_status status =
             cuda_driver.context_state(previous, &flags, &active);
@@ -244,13 +245,14 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     CUcontext context;
     CUdevice found;
 
-    /* The handles of default streams mean a stream on every device. */
+    /* The handle of a default stream means a stream on whichever device is
+     * current, so *device stays unchanged. */
     if (stream <= (ps_handle)CU_STREAM_PER_THREAD) {
         return PS_SUCCESS;
     }
-    /* Ask without making the stream's context current, if the driver can do
-     * so: it may be a green context, which can be current on one thread
-     * only. */
+    /* If the driver can tell the device directly, do not make the stream's
+     * context current: it may be a green context, which can be current on one
+     * thread only. */
     if (cuda_driver.stream_device != NULL &&
         cuda_stream_check_uncaptured(stream) == PS_SUCCESS) {
         scope.status = cuda_driver.stream_device((CUstream)stream, &found);
@@ -276,7 +278,7 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     return cuda_scope_leave(scope);
 }
 
-static pthread_key_t thread_key; /* the key of a thread's number */
+static pthread_key_t thread_key; /* the key of a number for each thread */
 static bool has_thread_key;
 
 static void
@@ -285,8 +287,8 @@ make_thread_key(void)
     has_thread_key = pthread_key_create(&thread_key, NULL) == 0;
 }
 
-/* The name of a thread's default stream: cudaStreamPerThread is a different
- * stream on each thread, so the thread's number is part of the name. */
+/* The name of a thread's default stream contains a number for the thread,
+ * because cudaStreamPerThread is a different stream on each thread. */
 static ps_status
 cuda_thread_stream(const struct ps_backend *backend, int device,
                    ps_handle *name)
@@ -364,7 +366,7 @@ cuda_event_query(const struct ps_backend *backend, int device, ps_handle event)
     ps_status status =
         ON_HANDLE(device, event, cuda_driver.event_query((CUevent)event));
 #ifdef PS_COMPUTE_SANITIZER
-    /* compute-sanitizer concludes an order from a wait, but not from a
+    /* compute-sanitizer takes a wait as an order of operations, but not a
      * query. */
     if (status == PS_SUCCESS) {
         cuda_driver.event_synchronize((CUevent)event);
@@ -404,8 +406,8 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 {
     ps_status status = cuda_driver_load();
 
-    /* Does not use cudart's functions for versions, because they initialize
-     * the driver. */
+    /* This does not use cudart's functions for versions, because they
+     * initialize the driver. */
     *runtime = CUDART_VERSION;
     *driver = 0;
     return status == PS_SUCCESS ? (ps_status)cuda_driver.version(driver)
@@ -416,9 +418,9 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 
 const struct ps_backend ps_cuda_backend = {
     .struct_size = sizeof(ps_cuda_backend),
-    /* THREADS_FINISH works around driver 580: if memory was allocated in
-     * stream order, a thread that ends while a kernel is pending on its
-     * default stream never ends. */
+    /* PS_BACKEND_THREADS_FINISH works around a bug of driver 580: if memory
+     * was allocated in stream order, and a thread ends while a kernel is
+     * pending on its default stream, the end of the thread hangs. */
     .flags = PS_BACKEND_SHARED | PS_BACKEND_THREADS_FINISH,
     .name = "cuda",
     .device_type = PS_DEVICE_CUDA,

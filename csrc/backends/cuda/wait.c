@@ -1,5 +1,5 @@
-/* Waits that poll CUDA work.  Unlike a wait inside the driver, such a wait can
- * have a limit, and other threads can call the driver meanwhile. */
+/* Waits that poll CUDA work instead of waiting inside the driver.  Such a wait
+ * can have a limit, and other threads can call the driver meanwhile. */
 #include <cuda_runtime_api.h>
 
 #include <time.h>
@@ -9,8 +9,8 @@
 #include "pool.h"
 #include "table.h"
 
-/* Poll the event until it completes or the limit is reached.  At first, do not
- * rest between the queries. */
+/* Poll the event until it completes or the limit is reached.  During the first
+ * EAGER ns, do not sleep between the queries. */
 static ps_status
 event_wait_for(CUevent event, const struct ps_limit *limit)
 {
@@ -58,7 +58,8 @@ cuda_stream_drain(int device, ps_handle stream)
     return status;
 }
 
-/* Record the completion's own event after all work that the device has now. */
+/* Record the completion's own event behind all work that the device has
+ * now. */
 static ps_status
 device_record(struct cuda_completion *completion)
 {
@@ -74,8 +75,9 @@ device_record(struct cuda_completion *completion)
     return status;
 }
 
-/* Wait for the device.  observed: the driver must also notice that the device
- * is idle, which may take as long as work that is queued meanwhile. */
+/* Wait for the device.  observed: whether to make the driver notice, too, that
+ * the work is done (see cuda_device_observe); that may take as long as work
+ * that is queued meanwhile. */
 static ps_status
 device_wait(int device, const struct ps_limit *limit, bool observed)
 {
@@ -93,8 +95,8 @@ device_wait(int device, const struct ps_limit *limit, bool observed)
         cuda_completion_release(completion);
     }
     if (status == PS_SUCCESS && observed) {
-        /* If work that was queued later has failed, this wait does not report
-         * that. */
+        /* Ignore the status: it may be a failure of work that was queued
+         * later. */
         (void)ON_DEVICE(device, cudaDeviceSynchronize());
     }
     return status;
