@@ -130,7 +130,7 @@ ps_event_synchronize(struct ps_event *event, const struct ps_limit *limit);
  * PS_ERROR_NOT_KNOWN.  Never blocks. */
 ps_status ps_event_synchronize_known(struct ps_event *event);
 
-/* The milliseconds between two recorded events of one device. */
+/* Get the milliseconds between the records of two events of one device. */
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
                            float *milliseconds);
 

@@ -177,7 +177,7 @@ ps_status ps_block_open(struct ps_device *device,
                         const unsigned char handle[PS_IPC_HANDLE_BYTES],
                         size_t nbytes, struct ps_block **block);
 
-/* The handle of an interprocess block. */
+/* Returns the handle of an interprocess block. */
 static inline const unsigned char *
 ps_block_handle(const struct ps_block *block)
 {

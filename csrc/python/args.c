@@ -1,5 +1,5 @@
-/* Arguments of calls: matching them to parameters, and reading numbers, flags
- * and handles. */
+/* Arguments of calls: matches them to parameters, and reads numbers, flags and
+ * handles. */
 #include "args.h"
 
 #include <limits.h>

@@ -1,6 +1,7 @@
-/* The CUDA array interface, version 3, as producer and as consumer.
- * _interchange.py reads the dictionaries of other libraries.  The entry
- * `stream` is a stream to wait for: None asks for no wait, and 0 is not
+/* The CUDA array interface, version 3: Buffers offer it, and arrays of other
+ * libraries that offer it are read.  _interchange.py reads the dictionaries of
+ * other libraries.  The entry `stream` of a dictionary is a stream for which
+ * the consumer must wait: None means that it need not wait, and 0 is not
  * allowed. */
 #include "array_interface.h"
 
@@ -13,8 +14,9 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* The device that has the memory at the address, if the backend knows it, else
- * `device`.  If that is wrong, claim_hold refuses the memory later. */
+/* Returns the device that has the memory at the address; `device` if the
+ * backend cannot tell.  If that is wrong, claim_hold refuses the memory
+ * later. */
 static struct ps_device *
 device_of_address(struct ps_device *device, const void *address)
 {
@@ -33,8 +35,8 @@ device_of_address(struct ps_device *device, const void *address)
     return device;
 }
 
-/* Make our stream wait for the producer's stream, whose number the interface
- * gives. */
+/* Make `stream` wait for the producer's stream, which the interface gives as
+ * `number`. */
 static int
 wait_for_producer(struct ps_device *device, struct ps_stream *stream,
                   PyObject *number)
@@ -69,8 +71,8 @@ read_extents(const char *name, PyObject *tuple,
     return 0;
 }
 
-/* What an interface claims about its memory, and the arrays that the claim
- * points to. */
+/* What an array interface says about its memory, with the arrays to which the
+ * claim points. */
 struct interface {
     struct claim claim;
     int64_t shape[MOST_DIMENSIONS];

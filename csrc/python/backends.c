@@ -1,6 +1,6 @@
 /* The registered backends, and the choice of the default one.  This library's
- * backends are registered when the package is first imported.  Extension
- * modules register others.  Registered backends stay when the module is
+ * own backends are registered when the package is first imported; extension
+ * modules register others.  Backends stay registered when the Python module is
  * deleted, so that a second import finds them. */
 #include "backends.h"
 
@@ -82,9 +82,9 @@ begin_runtime(int type)
     }
 }
 
-/* Convert the result of a Python function that returns a device type, and drop
- * the reference.  Returns -1 with an exception; `result` is NULL if the
- * function raised. */
+/* Returns the device type that `result`, the result of a Python function,
+ * contains, and drops the reference to it.  Returns -1 with an exception, also
+ * if result is NULL, because the function has raised one. */
 static int
 type_of_result(PyObject *result)
 {
@@ -236,8 +236,8 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
     return members;
 }
 
-/* Find out which of the waiting members support a limit.  Calls each when
- * there is nothing to wait for, so that it returns at once. */
+/* Find out which of the backend's members that wait support a limit, by
+ * calling them.  There is nothing to wait for then, so they return at once. */
 static PyObject *
 takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 {

@@ -1,6 +1,6 @@
-/* Memory of other libraries, which copies accept like Buffers.  Everything
- * that a producer claims about its memory is checked before the memory is
- * used. */
+/* Memory of other libraries, which copies accept as they accept Buffers.
+ * Everything that a producer (an object of another library) says about its
+ * memory is checked before the memory is used. */
 #include "borrow.h"
 
 #include "args.h"
@@ -71,8 +71,8 @@ claim_extent(const struct claim *claim, const char **begin, Py_ssize_t *nbytes)
                       "%s has strides whose size in bytes overflows",
                       claim->what);
     }
-    /* If the first item does not start at a byte boundary, the number of bits
-     * before it in its byte. */
+    /* The number of bits before the first item in its first byte; 0 if the
+     * item begins at a byte boundary. */
     int64_t before = first % 8 != 0 ? 8 + first % 8 : 0;
     *begin += first / 8 - (first % 8 != 0);
     *nbytes = (Py_ssize_t)(size / 8 + (size % 8 + before) / 8 +
@@ -157,8 +157,8 @@ check_address(const struct claim *claim, Py_ssize_t nbytes)
                : check_place(claim, first + nbytes - 1);
 }
 
-/* The owner of borrowed memory, and the function that gives the memory
- * back. */
+/* The owner of borrowed memory, and the function that gives the memory back to
+ * it. */
 struct debt {
     void (*release)(void *owner);
     void *owner;
@@ -281,8 +281,9 @@ release_view(void *owner)
     PyMem_Free(owner);
 }
 
-/* Whether a format of the struct module has Python objects ("O") among its
- * items.  An O between colons is part of a field's name and does not count. */
+/* Returns whether a format of the struct module has Python objects ("O") among
+ * its items.  An O between colons is part of a field's name and does not
+ * count. */
 static bool
 has_objects(const char *format)
 {
@@ -293,9 +294,10 @@ has_objects(const char *format)
     return *format != '\0';
 }
 
-/* Called when an object has refused a view of its memory.  Returns 0, with the
- * exception cleared, if DLPack should be tried, else -1.  For example, arrays
- * of CuPy and JAX support the buffer protocol for host memory only. */
+/* Called when an object has refused a view of its memory by the buffer
+ * protocol.  Returns 0, with the exception cleared, if DLPack should be tried
+ * instead; else -1 with the exception.  For example, arrays of CuPy and JAX
+ * support the buffer protocol for host memory only. */
 static int
 try_dlpack_instead(PyObject *object)
 {
@@ -381,7 +383,7 @@ view_pin(PyObject *object, struct ps_device *device)
     return buffer_wrap(&span);
 }
 
-/* As view_hold, through any protocol.  The object is not a Buffer. */
+/* As view_hold, but through any protocol.  The object must not be a Buffer. */
 static int
 object_hold(PyObject *object, struct ps_device *device,
             struct ps_stream *stream, struct span *span)
@@ -396,9 +398,9 @@ object_hold(PyObject *object, struct ps_device *device,
     return found;
 }
 
-/* The producer made device memory ready for the current stream of the memory's
- * device.  If the copy runs on a stream of another device, make that stream
- * wait for it. */
+/* If a copy runs on a stream of another device than that of the memory, make
+ * this stream wait for the current stream of the memory's device, because the
+ * producer has made the memory ready for the latter. */
 static int
 follow(struct span *span, struct ps_stream *stream)
 {

@@ -29,10 +29,10 @@ as_buffer(PyObject *self)
     return (BufferObject *)self;
 }
 
-/* The properties of a Buffer, read in one step because another thread may
- * close it. */
+/* The properties of a Buffer.  They are read in one step, because another
+ * thread may close the Buffer. */
 struct traits {
-    struct ps_device *device; /* NULL if it is closed */
+    struct ps_device *device; /* NULL if the Buffer is closed */
     char *data;
     bool pinned;
     bool read_only;
@@ -83,7 +83,7 @@ check_generation(const struct ps_block *block)
                                PS_ERROR_FOREIGN);
 }
 
-/* As buffer_hold, also for a Buffer that the parent process created. */
+/* As buffer_hold, but also accepts a Buffer that a parent process created. */
 static int
 hold(PyObject *op, struct span *span)
 {
@@ -111,7 +111,8 @@ buffer_hold(PyObject *op, struct span *span)
     return 0;
 }
 
-/* Report a stored failure of a clean-up that no call asked for. */
+/* Report the failure of a clean-up that ps_runtime_note_failure has stored, if
+ * there is one. */
 static void
 report_noted(struct ps_runtime *runtime)
 {
@@ -230,16 +231,16 @@ span_create(enum memory_kind kind, struct ps_device *device,
         raise_not_allocated(device, nbytes, kind == MEMORY_PINNED, status);
         return -1;
     }
-    /* The memory may have been used before: the block may come from the pool,
-     * and then no backend call tells the race detector that it is new. */
+    /* Report the allocation to the race detector: if the block comes from
+     * core's pool, no call of the backend does. */
     ps_races_forget_memory((uintptr_t)block->data, block->nbytes);
     note_memory(PS_NOTE_BLOCK, block->data, block->nbytes);
     *span = (struct span){block, block->data, nbytes, false};
     return 0;
 }
 
-/* Returns a new reference to the stream in whose order to allocate: the
- * argument, which must be a stream of the device, or the device's current
+/* Returns a new reference to the stream for an allocation: the stream that the
+ * argument names, which must be one of the device, or the device's current
  * stream. */
 static struct ps_stream *
 allocation_stream(const char *function, struct ps_device *device,
@@ -265,9 +266,9 @@ allocation_stream(const char *function, struct ps_device *device,
     return stream;
 }
 
-/* The device for memory of this kind that an argument names.  Pinned memory is
- * memory that an accelerator copies from, so for pinned memory "cpu" means the
- * default device.  On failure, returns NULL with an exception. */
+/* Returns the device for memory of this kind, which an argument names; NULL
+ * with an exception.  Pinned memory is for copies to and from an accelerator,
+ * so for pinned memory "cpu" means the default device. */
 static struct ps_device *
 home_argument(const char *function, PyObject *argument, enum memory_kind kind)
 {
@@ -278,8 +279,8 @@ home_argument(const char *function, PyObject *argument, enum memory_kind kind)
                : device;
 }
 
-/* Find the kind of memory that the arguments of `function` ask for.  On
- * failure, returns -1 with an exception. */
+/* Get the kind of memory that the arguments pin_memory and interprocess of
+ * `function` mean.  On failure, returns -1 with an exception. */
 static int
 kind_argument(const char *function, PyObject *const *values, Py_ssize_t nbytes,
               enum memory_kind *kind)
@@ -316,8 +317,8 @@ kind_argument(const char *function, PyObject *const *values, Py_ssize_t nbytes,
     return 0;
 }
 
-/* If the device cannot allocate memory of this kind, the name of the missing
- * feature, else NULL. */
+/* Returns NULL if the backend can allocate memory of this kind; else the name
+ * of the missing feature. */
 static const char *
 lacking(const struct ps_backend *backend, enum memory_kind kind)
 {
@@ -529,8 +530,8 @@ optional_stream(const char *method, PyObject *argument,
     return *stream != NULL ? 0 : -1;
 }
 
-/* Implement a method that copies between this Buffer and its first argument:
- * into the Buffer if `here` is true, else out of it. */
+/* Implements a method that copies between this Buffer and the method's first
+ * argument: into the Buffer if `here` is true, else out of it. */
 static PyObject *
 copy_with(PyObject *op, const struct signature *signature,
           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
@@ -630,9 +631,9 @@ pattern_of(PyObject *object, struct pattern *pattern)
     return pattern->size > 0 ? 0 : -1;
 }
 
-/* Get the pattern from an argument.  An int is one byte, as in cuda.core.
- * NumPy's numbers have __index__ too, but their type gives a size, so for
- * these the buffer protocol is used. */
+/* Get the pattern of a fill from an argument.  An int is one byte, as in
+ * cuda.core.  NumPy's numbers have __index__, too, but their type gives a
+ * size, so for them the buffer protocol is used. */
 static int
 pattern_argument(PyObject *argument, struct pattern *pattern)
 {
@@ -717,9 +718,9 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, self.nbytes);
     if (bytes != NULL) {
         int64_t extent = self.nbytes;
-        /* No other code has the bytes object yet, so writing to it is allowed.
-         * If the wait for the copy is interrupted, the claim's reference keeps
-         * the object alive. */
+        /* Writing to the bytes object is allowed, because no other code has it
+         * yet.  If the wait for the copy is interrupted, the span's reference
+         * keeps the object alive. */
         struct claim claim =
             bytes_claim("bytes", PyBytes_AS_STRING(bytes), &extent);
         result = claim_hold(&claim, self.block->device, Py_NewRef(bytes),
@@ -739,7 +740,8 @@ Buffer_tobytes(PyObject *op, PyObject *Py_UNUSED(ignored))
     return bytes;
 }
 
-/* Make an object that views the Buffer: read-only if `reading` is true. */
+/* Returns an object that make() creates from a view of the Buffer.  reading:
+ * whether make() only reads the memory. */
 static PyObject *
 view_as(PyObject *op, bool reading, PyObject *(*make)(PyObject *op))
 {
@@ -752,7 +754,7 @@ view_as(PyObject *op, bool reading, PyObject *(*make)(PyObject *op))
 }
 
 /* bytes() requests the same kind of view as memoryview(), whose user may
- * write.  The flag tells the race detector that bytes() only reads. */
+ * write.  `true` tells the race detector that bytes() only reads. */
 static PyObject *
 Buffer_bytes(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
@@ -857,7 +859,8 @@ Buffer_subscript(PyObject *op, PyObject *key)
     return buffer_wrap(&part);
 }
 
-/* Count one more view.  Returns -1 with ValueError if the Buffer is closed. */
+/* Increment the number of views.  Returns -1 with ValueError if the Buffer is
+ * closed. */
 static int
 export_begin(PyObject *op)
 {
@@ -878,7 +881,7 @@ export_end(PyObject *op)
     Py_END_CRITICAL_SECTION();
 }
 
-/* Fill in a view whose export is already counted. */
+/* Fill in *view, which is already counted. */
 static int
 view_exported(PyObject *op, Py_buffer *view, int flags)
 {
@@ -894,12 +897,14 @@ view_exported(PyObject *op, Py_buffer *view, int flags)
                       "pinned Buffer, or use tobytes()",
                       device->runtime->backend->name, device->index);
     }
-    /* Clear the word now, because a race report may make other views. */
+    /* Clear the word now, because the report of a race may create other
+     * views. */
     bool reading = ps_thread_word(PS_THREAD_READING) == op;
     if (reading) {
         ps_thread_set_word(PS_THREAD_READING, NULL);
     }
-    /* memoryview() requests a read-only view, but gets a writable one. */
+    /* memoryview() requests PyBUF_FULL_RO, but its user may write if the
+     * memory is writable. */
     bool writes =
         !reading && !self->block->read_only &&
         ((flags & PyBUF_WRITABLE) || (flags & PyBUF_FULL_RO) == PyBUF_FULL_RO);
@@ -948,8 +953,8 @@ Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
                             traits.device->index);
 }
 
-/* Memory for captured work is allocated on the side stream.  That is internal,
- * so None is returned for it. */
+/* Returns None for memory that was allocated for captured work: the side
+ * stream, on which it was allocated, is internal. */
 static PyObject *
 Buffer_get_stream(PyObject *op, void *Py_UNUSED(closure))
 {

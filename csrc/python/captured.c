@@ -1,7 +1,7 @@
-/* Callables in captured graphs.  A callable that is submitted during a
- * capture becomes a template.  Each launch of the graph makes a job from each
- * template.  The job waits in the template's list until its launch has
- * reached the gate:
+/* Callables in captured graphs.  A callable that is submitted during a capture
+ * becomes a template, and a gate is captured for it.  Each launch of the graph
+ * makes a job from each template.  The job waits in the template's list until
+ * its launch has reached the gate:
  *
  *    launch --> template's list --gate is reached--> queue --> as in submit.c
  *
@@ -16,20 +16,23 @@
 #include "stream.h"
 #include "timeline.h"
 
-/* A template.  The mutex of submit.c guards the fields that change. */
+/* A template: a captured callable.  The mutex of submit.c guards the fields
+ * that change. */
 struct captured {
     struct captured *next;
     struct calls *calls;
-    /* The job that Stream.submit made.  Its stream was removed, because a
-     * graph keeps no stream. */
+    /* The job that Stream.submit has made, from which the jobs of launches are
+     * copied.  Its stream was removed, because a graph keeps no stream
+     * alive. */
     struct job *job;
     struct ps_device *device;
     ps_handle stream;
-    /* The first template of the same stream in this capture.  Its `jobs`
-     * counts the jobs of all templates of that stream. */
+    /* The first template of the same stream in this capture.  row->jobs is the
+     * number of jobs of all templates of that stream. */
     struct captured *row;
     unsigned jobs;
-    /* The jobs of launches that have not reached this template's gate. */
+    /* The jobs of those launches that have not reached this template's gate,
+     * in order. */
     struct job *first;
     struct job **tail;
 };
@@ -46,7 +49,7 @@ struct calls {
     size_t count;
 };
 
-/* The lists of the captures in progress. */
+/* A list of the `struct calls` of the captures in progress. */
 static struct calls *capturing;
 
 struct calls *
@@ -178,8 +181,8 @@ reached(void *argument, ps_handle gate, ps_status status)
     }
 }
 
-/* Find the capture that records the stream.  Returns a new reference; NULL
- * with an exception. */
+/* Returns a new reference to the list of callables of the capture that
+ * captures the stream; NULL with an exception. */
 static struct calls *
 calls_of(struct ps_stream *stream)
 {
@@ -237,8 +240,8 @@ add(struct calls *calls, struct captured *captured)
     jobs_unlock();
 }
 
-/* Remove a template.  It is the last one, unless other threads have added more
- * since. */
+/* Remove a template from the list.  It is the last one there, unless other
+ * threads have added templates in the meantime. */
 static void
 discard(struct calls *calls, struct captured *captured)
 {
@@ -255,8 +258,8 @@ discard(struct calls *calls, struct captured *captured)
     jobs_unlock();
 }
 
-/* Settle the Future of a captured callable with an exception at once, since
- * nothing runs until a launch. */
+/* Give the Future of a captured callable an exception at once, since the
+ * callable runs only in launches, which do not settle the Future. */
 static int
 settle(struct job *job)
 {
@@ -282,8 +285,8 @@ capture_job(struct job *job)
     const struct ps_backend *backend = stream->device->runtime->backend;
     struct captured *captured = NULL;
     ps_status status;
-    /* The race detector and the timeline must not wait for this job: each
-     * launch makes a job of its own. */
+    /* This job itself never runs, because each launch makes jobs of its own.
+     * So the race detector and the timeline must not expect it. */
     ps_races_callable_ended(future_moment(job->future));
     if (job->slice != NULL) {
         ps_slice_drop(job->slice);
@@ -366,7 +369,7 @@ replay_of(struct ps_launch *launch)
     return (struct replay *)launch;
 }
 
-/* Append this launch's jobs to the templates' lists. */
+/* Append the jobs of this launch to the lists of their templates. */
 static void
 replay_begin(struct ps_launch *launch, struct ps_stream *stream)
 {
@@ -382,7 +385,8 @@ replay_begin(struct ps_launch *launch, struct ps_stream *stream)
     jobs_unlock();
 }
 
-/* Remove this launch's jobs again.  Each is the last in its list. */
+/* Remove the jobs of this launch from the lists again.  Each is the last one
+ * in its list. */
 static void
 replay_cancel(struct ps_launch *launch)
 {
@@ -419,8 +423,9 @@ replay_create(struct calls *calls)
     struct captured *captured = NULL;
     if (calls != NULL) {
         jobs_lock();
-        /* While the capture is in progress, it may add callables.  The number
-         * UINT64_MAX matches no graph, so the launch is refused. */
+        /* While the capture is in progress, callables may be added, so the
+         * launch must be refused: UINT64_MAX is the capture number of no
+         * graph. */
         number = calls->capturing == 0 ? calls->number : UINT64_MAX;
         count = calls->capturing == 0 ? calls->count : 0;
         captured = calls->first;
@@ -491,8 +496,8 @@ captured_launching(const struct ps_actor_name *stream)
 
 /* ---- Failures ---- */
 
-/* The first exception of a captured callable of this stream that no wait has
- * raised. */
+/* An exception of a captured callable that no wait has raised: the first one
+ * for its stream. */
 struct failure {
     struct failure *next;
     struct ps_stream *stream;

@@ -1,16 +1,17 @@
 /* The current stream in Python: `with stream:`, and the functions that return
  * and set it.
  *
- * Current streams belong to a thread or to a context (contextvars).  A thread
- * has a home context: the one in which it starts.  While the thread runs in
- * its home context, it changes its own streams in place.  asyncio enters a
- * copied context for each step of a task (PyContext_Enter).  In such a context
- * a change stores a changed copy of the streams in a context variable.
- * Contexts that were copied earlier keep their streams.
+ * Current streams belong to a thread or to a context (contextvars).  The
+ * context in which a thread starts is its home context.  While the thread runs
+ * there, a change of a current stream changes the thread's streams in place.
+ * asyncio enters a copied context for each step of a task (PyContext_Enter).
+ * In such a context, a change stores a changed copy of the streams in a
+ * context variable, so that contexts that were copied earlier keep their
+ * streams.
  *
- * A context without a value uses the thread's streams.  So does a context
- * whose value was set on another thread, because every thread starts with the
- * default streams. */
+ * In a context whose variable has no value, the thread's streams are used;
+ * also if the value was set on another thread, because every thread starts
+ * with the default streams. */
 #include "current.h"
 
 #include "../core/emulation.h"
@@ -80,8 +81,8 @@ choice_create(struct ps_currents *currents, uint64_t thread)
     return choice;
 }
 
-/* Whether the calling thread's state is being cleared, so that its choice is
- * gone and must not be created again. */
+/* Returns whether the calling thread's Python thread state is being cleared.
+ * Then its choice was destroyed, and must not be created again. */
 static bool
 has_ended(void)
 {
@@ -126,9 +127,9 @@ thread_choice(void)
     if (choice != NULL) {
         return choice;
     }
-    /* The thread's dictionary owns the choice.  It is cleared when the thread
-     * state ends, the only safe time to drop streams at the end of a
-     * thread. */
+    /* The dictionary of the thread state owns the choice.  It is cleared when
+     * the thread state ends, which is the only safe time to drop streams at
+     * the end of a thread. */
     PyObject *dictionary = PyThreadState_GetDict();
     choice = dictionary != NULL
                  ? choice_create(NULL, atomic_fetch_add(&threads, 1) + 1)
@@ -199,8 +200,8 @@ thread_stream(struct ps_device *device)
         WITHOUT_GIL(ps_thread_stream_recover(stream));
     }
     if (stream == NULL && has_ended()) {
-        /* The thread's end has passed, so nothing would end a new stream.
-         * Work on the default stream comes after that of the ended stream. */
+        /* Nothing would end a new stream any more, so use the device's default
+         * stream.  Its work comes after that of the thread's ended stream. */
         return ps_stream_ref(&device->default_stream);
     }
     if (stream != NULL || thread_choice() == NULL) {
@@ -220,8 +221,8 @@ thread_stream(struct ps_device *device)
     return stream;
 }
 
-/* Returns the device's current stream, borrowed.  It may be the
- * callers_stream, which represents the calling thread's default stream. */
+/* Returns the device's current stream, borrowed.  It may be the device's
+ * callers_stream, which stands for the calling thread's default stream. */
 static struct ps_stream *
 named_current(struct ps_device *device)
 {
@@ -251,9 +252,9 @@ current_stream_at(int type)
     return device != NULL ? resolve(named_current(device)) : NULL;
 }
 
-/* Whether a context that was entered is the one that threading.Thread entered.
- * From Python 3.14 on, each thread runs in such a context.  Returns 1 or 0; -1
- * with an exception. */
+/* Returns 1 if the context is the one that threading.Thread has entered for
+ * the calling thread, 0 if not; -1 with an exception.  From Python 3.14 on,
+ * each thread runs in such a context. */
 static int
 is_threads_own(PyObject *context)
 {
@@ -273,9 +274,9 @@ is_threads_own(PyObject *context)
     return own;
 }
 
-/* Find out whether the running context is the thread's home.  Returns 1 and
- * stores it as the home; 0 if the thread entered the context later; -1 with an
- * exception. */
+/* Find out whether the running context is the thread's home context.  If so,
+ * stores it in thread->home and returns 1.  Returns 0 if the thread has
+ * entered the context later; -1 with an exception. */
 static int
 find_home(struct choice *thread)
 {
@@ -293,8 +294,8 @@ find_home(struct choice *thread)
         PyContext_Exit(state->context);
     }
     else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-        /* Entering failed, since a context cannot be entered twice.  So this
-         * one was entered before. */
+        /* A context cannot be entered twice, so that entering failed means
+         * that this one was entered before. */
         PyErr_Clear();
         int own = is_threads_own(state->context);
         if (own <= 0) {
@@ -392,9 +393,9 @@ Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self);
 }
 
-/* As choice_to_change, for leaving a stream, which must not fail.  Returns
- * NULL without an exception if neither this thread nor its context has entered
- * a stream. */
+/* As choice_to_change, for the end of `with stream:`, which must not fail.
+ * Returns NULL without an exception if neither this thread nor its context has
+ * entered a stream. */
 static struct choice *
 choice_to_leave(void)
 {
@@ -404,17 +405,17 @@ choice_to_leave(void)
     }
     struct choice *choice = choice_to_change();
     if (choice == NULL) {
-        /* There is no memory for a copy, so change the context's streams in
-         * place.  Contexts that were copied from this one see the change,
-         * too. */
+        /* Memory is short for a copy, so change the context's streams in
+         * place, although contexts that were copied from this one see the
+         * change, too. */
         PyErr_Clear();
         choice = context_choice(thread);
     }
     return choice;
 }
 
-/* Whether the parent process created the open Stream, and this is a forked
- * child. */
+/* Returns whether the parent process created the open Stream, and this is a
+ * forked child. */
 static bool
 is_forked(PyObject *stream)
 {
@@ -457,9 +458,9 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
                          "leaving a stream", status);
 }
 
-/* Returns a Stream of the class for the device's current stream, or for its
- * first current stream.  If the device is NULL, parsing it has raised: returns
- * NULL. */
+/* Returns a Stream of the class: for the device's current stream if `current`
+ * is true, else for the device's first_current.  Returns NULL if the device is
+ * NULL, which means that its parsing has raised an exception. */
 static PyObject *
 stream_at(struct ps_device *device, bool current, PyTypeObject *class)
 {

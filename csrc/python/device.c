@@ -1,5 +1,5 @@
-/* The type `device`: an immutable device type and index.  Also the names of
- * device types, and how arguments name devices. */
+/* The type `device`, whose objects are an immutable device type and index.
+ * Also the names of device types, and how arguments name devices. */
 #include "device.h"
 
 #include <limits.h>
@@ -14,8 +14,7 @@ typedef struct {
     struct device_name name;
 } DeviceObject;
 
-/* torch's names for the device types that new devices use.  Registered
- * backends add other names. */
+/* torch's names for device types.  Registered backends add other names. */
 static const struct {
     const char *name;
     int type;
@@ -50,7 +49,7 @@ same(const char *name, const char *text, size_t length)
     return strlen(name) == length && memcmp(name, text, length) == 0;
 }
 
-/* Find a device type by its name.  Returns -1 if there is none. */
+/* Returns the device type with this name; -1 if there is none. */
 static int
 find_type(const char *text, size_t length)
 {
@@ -83,7 +82,7 @@ parse_index(const char *text)
     return *text == '\0' ? (int)index : -1;
 }
 
-/* Raise the exception for a well-formed name that is no device type's. */
+/* Raise the exception for a well-formed name that no device type has. */
 static void
 raise_unknown_type(const char *text, size_t length)
 {

@@ -1,9 +1,9 @@
 /* The types `DeviceContext` and `cuda.device`: context managers that make a
  * device current.
  *
- * Each object remembers, per thread, which device to restore.  So an object
+ * Each object stores for each thread which device to restore.  So an object
  * can be entered again while it is entered, and by several threads at once.
- * Methods read and change the fields in one step each. */
+ * Each method reads and changes the fields in one step. */
 #include "module.h"
 
 #include <limits.h>
@@ -22,7 +22,8 @@ struct entry {
 
 typedef struct {
     PyObject ob_base;
-    /* index is -1 if entering is to change nothing. */
+    /* The device to make current.  Its index is -1 if __enter__ must change
+     * nothing. */
     struct device_name name;
     /* The argument `index`: an int, None, or NULL. */
     PyObject *idx;
@@ -37,9 +38,9 @@ as_context(PyObject *self)
     return (ContextObject *)self;
 }
 
-/* Make the device current, and get the index of the previous one.  If
- * name.index is negative, change nothing and give -1.  On failure, returns -1
- * with an exception. */
+/* Make the device current.  *previous becomes the index of the device that was
+ * current before.  If name.index is negative, changes nothing, and *previous
+ * becomes -1.  On failure, returns -1 with an exception. */
 static int
 exchange(struct device_name name, int *previous)
 {
@@ -55,8 +56,8 @@ exchange(struct device_name name, int *previous)
     return *previous < 0 ? -1 : 0;
 }
 
-/* Make the device current again that exchange() replaced.  Returns None, or
- * NULL with an exception. */
+/* Make the device `name`, which exchange() has replaced, current again.
+ * Returns None; NULL with an exception. */
 static PyObject *
 restore(struct device_name name)
 {
@@ -117,8 +118,8 @@ DeviceContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
     return fill(self, type, Py_NewRef(values[1]));
 }
 
-/* Returns the index of the device that an argument names which is not an
- * int. */
+/* Returns the index of the CUDA device that an argument names; the argument is
+ * not an int. */
 static PyObject *
 index_of(PyObject *argument)
 {

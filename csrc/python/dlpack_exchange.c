@@ -1,6 +1,7 @@
-/* `Buffer.__dlpack_c_exchange_api__`: DLPack's table of functions, with which
- * other libraries exchange tensors without calling Python.  The table does not
- * order streams: the consumer must use the current stream. */
+/* `Buffer.__dlpack_c_exchange_api__`: DLPack's exchange table, with whose
+ * functions other libraries exchange tensors without calling Python.  The
+ * table orders no streams: the consumer must use the memory on the current
+ * stream. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -10,9 +11,9 @@
 #include "errors.h"
 #include "stream.h"
 
-/* Get a new reference to the current stream of a DLPack device, on which a
- * consumer must work; NULL for the CPU, which has no streams.  On failure,
- * returns -1 with an exception. */
+/* Get a new reference to the current stream of a DLPack device, on which the
+ * consumer must use the memory; NULL for the CPU, which has no streams.  On
+ * failure, returns -1 with an exception. */
 static int
 work_stream(int32_t type, int32_t id, struct ps_stream **stream)
 {
@@ -43,8 +44,8 @@ prepare(struct span *span, struct dlpack_tensor *tensor)
         work_stream(tensor->device_type, tensor->device_id, &stream) < 0) {
         return -1;
     }
-    /* Host memory can be accessed at once, without any stream, so wait for the
-     * work that uses it. */
+    /* The consumer may access host memory at once, without a stream, so wait
+     * for the work that uses it. */
     int result = span->block->host ? dlpack_settle_host(span) : 0;
     if (result == 0 && stream != NULL) {
         result = dlpack_use(span, stream);
@@ -105,8 +106,8 @@ managed_to_object(struct dlpack_versioned *tensor, void **object)
 {
     struct span span;
     /* The tensor must still belong to the caller after a failure.  So allocate
-     * the Buffer first: from here on, only a refusal of the tensor can
-     * fail. */
+     * the Buffer first: after this, the only failure is that the tensor is
+     * refused, and then it was not taken over. */
     PyObject *buffer = buffer_new();
     if (buffer == NULL) {
         return -1;
@@ -120,8 +121,8 @@ managed_to_object(struct dlpack_versioned *tensor, void **object)
     return 0;
 }
 
-/* Find the device that must allocate a tensor, and the kind of memory.  On
- * failure, returns NULL with an exception. */
+/* Returns the device on which a tensor must be allocated; NULL with an
+ * exception.  *kind becomes the kind of memory. */
 static struct ps_device *
 allocating_device(const struct dlpack_tensor *form, enum memory_kind *kind)
 {
@@ -188,7 +189,7 @@ allocate_tensor(const struct dlpack_tensor *prototype,
     return *tensor != NULL ? 0 : -1;
 }
 
-/* Pass the pending exception to set_error, under the name of the nearest
+/* Pass the pending exception to set_error, with the name of the nearest
  * built-in exception type. */
 static void
 pass_error(void *context, void (*set_error)(void *context, const char *kind,

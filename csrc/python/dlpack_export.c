@@ -1,6 +1,6 @@
 /* `Buffer.__dlpack__`: exports a Buffer as a tensor of bytes.  The tensor
- * holds the memory, not the Buffer.  It does so until the consumer calls the
- * deleter, or until a capsule that was not consumed is destroyed. */
+ * keeps the memory alive, not the Buffer, until the consumer calls the
+ * deleter, or until the capsule is destroyed without having been consumed. */
 #include "dlpack.h"
 
 #include "../core/memory_use.h"
@@ -16,8 +16,8 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* A tensor that another library gets.  The managed tensor comes first, so that
- * a pointer to it is also a pointer to the export. */
+/* A tensor that another library gets.  The managed tensor is the first member,
+ * so that a pointer to it is also a pointer to the export. */
 struct export
 {
     union {
@@ -193,8 +193,8 @@ int
 dlpack_use(struct span *span, struct ps_stream *stream)
 {
     ps_status status;
-    /* Do not store the use: an external stream may be destroyed while the
-     * block still remembers it. */
+    /* Do not store a use by an external stream: its owner may destroy it while
+     * the block still has the use. */
     if (stream->kind == PS_STREAM_EXTERNAL) {
         return 0;
     }
@@ -234,8 +234,8 @@ make_ready(struct span *span, PyObject *number)
     return result;
 }
 
-/* Replace the span with a copy: in host memory if to_host is true, else in
- * memory of the same kind. */
+/* Replace the span with a copy of its memory: in host memory if to_host is
+ * true, else in memory of the same kind. */
 static int
 copy_span(struct span *span, bool to_host)
 {

@@ -1,7 +1,7 @@
-/* DLPack tensors of other libraries, as sources and destinations of copies and
- * as Buffers.  A capsule is consumed once: reading it renames it in the same
- * step.  If the tensor is then refused, the capsule gets its old name back, so
- * that its destructor still frees the tensor.
+/* DLPack tensors of other libraries, as sources and destinations of copies,
+ * and as Buffers.  A capsule can be consumed only once: it is renamed in the
+ * same step in which it is read.  If the tensor is then refused, the capsule
+ * gets its old name back, so that its destructor still frees the tensor.
  *
  * A type's exchange table is used only if the type has no __dlpack__.  The
  * reason is that __dlpack__ refuses tensors that should not be shared: torch's
@@ -109,7 +109,8 @@ is_host(long type)
     return type == DLPACK_CPU || type == DLPACK_CUDA_HOST;
 }
 
-/* Make the checks of a tensor that need no device. */
+/* Do those checks of a tensor that need no device.  On failure, returns -1
+ * with ValueError. */
 static int
 check_tensor(const struct dlpack_tensor *dl)
 {
@@ -166,9 +167,9 @@ dlpack_place(const char *function, long type, long id,
     return *device != NULL ? 0 : -1;
 }
 
-/* The device of a block for host memory, if the caller names none.  If CUDA
- * pinned the memory and a CUDA device is usable, it is that device, else the
- * CPU. */
+/* Returns the device for a block of host memory if the caller names none: a
+ * CUDA device if CUDA has pinned the memory and such a device is usable, else
+ * the CPU. */
 static struct ps_device *
 home_of(const struct dlpack_tensor *tensor)
 {
@@ -269,8 +270,9 @@ dlpack_versioned_hold(struct dlpack_versioned *versioned,
                : tensor_hold(&tensor, host_device, span);
 }
 
-/* Consume a capsule.  `promise` is the device that the producer named, or
- * NULL.  Returns 1; -1 with an exception. */
+/* Consume a capsule, and make a span of its tensor.  `promise` is the device
+ * that the producer's __dlpack_device__ returned, or NULL.  Returns 1; -1 with
+ * an exception. */
 static int
 capsule_hold(PyObject *capsule, const struct place *promise,
              struct ps_device *host_device, struct span *span)
@@ -315,8 +317,8 @@ ask_device(PyObject *object, struct place *place)
     return parsed ? 0 : -1;
 }
 
-/* Call __dlpack__.  If the producer does not accept max_version, call it again
- * without. */
+/* Call the producer's __dlpack__.  If it does not accept max_version, call it
+ * again without that argument. */
 static PyObject *
 ask_capsule(PyObject *object, PyObject *stream)
 {
@@ -374,8 +376,8 @@ producer_hold(PyObject *object, struct ps_device *host_device,
     return result;
 }
 
-/* Get a type's exchange table if it has a supported version; NULL if there is
- * none.  On failure, returns -1 with an exception. */
+/* Get a type's exchange table; NULL if it has none, or none of a supported
+ * version.  On failure, returns -1 with an exception. */
 static int
 find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
 {
@@ -396,8 +398,8 @@ find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
     return 0;
 }
 
-/* Raise for a function of the exchange table that has failed, perhaps without
- * setting an exception.  Always returns -1. */
+/* Called when a function of the exchange table has failed.  Raises an
+ * exception if the function has not.  Always returns -1. */
 static int
 exchange_failed(PyObject *object, const char *function)
 {
@@ -410,7 +412,7 @@ exchange_failed(PyObject *object, const char *function)
 }
 
 /* Make the stream that will use the memory wait for the producer's current
- * stream, because the exchange table orders nothing. */
+ * stream, because the exchange table orders no streams. */
 static int
 follow_producer(const struct dlpack_exchange *table, PyObject *object,
                 const struct dlpack_tensor *tensor, struct ps_device *device,

@@ -12,8 +12,8 @@
 static struct ps_runtime *
 make_emulation(uint64_t memory)
 {
-    /* An engine that an earlier call created before its runtime could not be
-     * allocated.  Engines are never freed, so use it now. */
+    /* An engine that an earlier call has created, but for which no runtime
+     * could be allocated.  Engines are never freed, so it is used now. */
     static const struct ps_backend *_Atomic spare;
     struct ps_runtime *runtime;
     const struct ps_backend *backend = atomic_exchange(&spare, NULL);
@@ -31,8 +31,9 @@ make_emulation(uint64_t memory)
     return runtime;
 }
 
-/* Find an emulation that can be reused, or make one, with `memory` bytes on
- * each device.  Returns NULL if that fails.  Called with the GIL released. */
+/* Returns an emulation with `memory` bytes on each device: one that can be
+ * reused, or a new one.  Returns NULL if that fails.  Called with the GIL
+ * released. */
 static struct ps_runtime *
 find_emulation(uint64_t memory)
 {

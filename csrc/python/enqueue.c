@@ -1,5 +1,5 @@
-/* Queueing work.  Waits for room when a stream's queue is full, and makes one
- * stream wait for another. */
+/* Waits for room when a stream's queue is full, and makes one stream wait for
+ * another. */
 #include "enqueue.h"
 
 #include "errors.h"
@@ -46,9 +46,9 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
         return;
     }
     struct saved_exception saved = exception_save();
-    /* A driver must not be called with the handle of a stream that was
-     * destroyed.  The stream of an event's record may be gone, so look it up
-     * first. */
+    /* A driver must not be called with the handle of a destroyed stream.  The
+     * stream on which an event was recorded may have been destroyed, so look
+     * for it first. */
     struct ps_stream *alive =
         source != 0 ? ps_stream_find(device, source) : NULL;
     if (alive != NULL && ps_stream_is_remote(alive)) {
@@ -65,8 +65,8 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
     });
     stream_release(alive);
     /* A failed wait invalidates the capture of one of the two streams, and
-     * then a driver no longer returns its number.  So use the number of the
-     * other. */
+     * then the driver no longer returns that capture's number.  So use the
+     * number of the other stream's capture. */
     number = number != 0 ? number : other;
     bool unknown =
         status != PS_SUCCESS && backend->capture_mode_exchange != NULL;
@@ -105,9 +105,9 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
                       runtime->backend->name,
                       other->device->runtime->backend->name);
     }
-    /* The call queues one operation on each stream, and either queue may be
-     * full.  Wait for room in both; the wait for one that is not full returns
-     * at once. */
+    /* The call queues an operation on each of the two streams, and either
+     * queue may be full.  So wait for room in both.  The wait for a queue that
+     * is not full returns at once. */
     do {
         WITHOUT_GIL(status = ps_stream_wait_stream(stream, other));
     } while (status == PS_ERROR_QUEUE_FULL &&

@@ -1,4 +1,5 @@
-/* Exceptions for statuses.  Only this file chooses their types and words. */
+/* Exceptions for statuses.  Only this file chooses the type and the text of
+ * the exception for a status. */
 #include "errors.h"
 
 #include <ctype.h>
@@ -92,11 +93,12 @@ raise_unavailable(struct ps_runtime *runtime, ps_status status)
         gpus && !(backend->flags & PS_BACKEND_EMULATED) ? EMULATE_CUDA : "");
 }
 
-/* The last fault of a GPU that an exception reported; 0 if there was none. */
+/* The status of the last fault of a GPU that an exception has reported; 0 if
+ * there was none. */
 static atomic_int fault_reported;
 
-/* Whether the status means that a GPU has faulted.  Then every later call in
- * this process returns the same status. */
+/* Returns whether the status means that a GPU has faulted.  Then every later
+ * call in this process returns the same status. */
 static bool
 is_lost(struct ps_runtime *runtime, ps_status status)
 {
@@ -159,8 +161,8 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
     Py_DECREF(exception);
 }
 
-/* Whether the status is one with which a device refuses a call during a
- * capture and may invalidate that capture. */
+/* Returns whether the status is one with which a device refuses a call during
+ * a capture and may invalidate that capture. */
 static bool
 may_invalidate(ps_status status)
 {
@@ -179,8 +181,8 @@ may_invalidate(ps_status status)
 void
 report_unless_no_memory(void)
 {
-    /* If memory runs out, CPython before 3.14 sometimes raises SystemError, so
-     * that counts as lack of memory, too. */
+    /* CPython before 3.14 sometimes raises SystemError when memory runs out,
+     * so SystemError counts as MemoryError. */
     bool is_fault = PyErr_Occurred() != NULL &&
                     PyErr_ExceptionMatches(PyExc_Exception) &&
                     !PyErr_ExceptionMatches(PyExc_MemoryError) &&
@@ -193,8 +195,8 @@ report_unless_no_memory(void)
     }
 }
 
-/* Explain why a device refused a call during a capture.  `stream` is the
- * stream of the call, or NULL. */
+/* Append to the pending exception's message why a device has refused a call
+ * during a capture.  `stream` is the stream of the call, or NULL. */
 static void
 explain_refusal(struct ps_runtime *runtime, struct ps_stream *stream,
                 const char *operation, ps_status status)
@@ -250,8 +252,8 @@ exception_add(PyObject *text)
     exception_restore(saved);
 }
 
-/* As raise_status if the stream is NULL, else as raise_on_stream.  Cold, so
- * that its code is not inlined into callers. */
+/* As raise_status if the stream is NULL, else as raise_on_stream.  It is cold,
+ * so that the compiler does not inline it into callers. */
 static __attribute__((cold)) PyObject *
 raise_of(struct ps_runtime *runtime, struct ps_stream *stream,
          const char *call, ps_status status)
@@ -310,7 +312,8 @@ operation_on_stream(struct ps_stream *stream, const char *operation,
         return operation;
     }
     size_t length = strnlen(name, 80);
-    /* Cut the name between characters: some readers refuse invalid UTF-8. */
+    /* Cut a long name between two characters, because some readers refuse
+     * invalid UTF-8. */
     while (length > 0 && (name[length] & 0xc0) == 0x80) {
         length--;
     }

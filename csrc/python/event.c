@@ -1,5 +1,6 @@
-/* The types `Event` and `cuda.Event`.  The core event lives exactly as long as
- * the object.  Pickling an interprocess event pickles its handle. */
+/* The types `Event` and `cuda.Event`.  The core event (struct ps_event) lives
+ * exactly as long as the object.  An interprocess event is pickled as its
+ * handle. */
 #include "event.h"
 
 #include "args.h"
@@ -24,8 +25,8 @@ backend_of(PyObject *self)
     return event_of(self)->runtime->backend;
 }
 
-/* The device of the event's native event.  NULL if the event was never
- * recorded and its handle was neither exported nor imported. */
+/* Returns the device of the event's native event; NULL if the event was never
+ * recorded, exported or opened. */
 static struct ps_device *
 recorded_on(PyObject *self)
 {
@@ -90,8 +91,8 @@ event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags)
     return event_wrap(type, event);
 }
 
-/* Convert a constructor's four flags; one that was not given is NULL.  On
- * failure, returns -1 with TypeError. */
+/* Convert the four flags of a constructor, of which those that were not given
+ * are NULL, to flags of core.  On failure, returns -1 with TypeError. */
 static int
 event_flags(const char *const *names, PyObject *const *switches,
             unsigned *flags)
@@ -550,8 +551,8 @@ static PyObject *
 Event_setstate(PyObject *self, PyObject *blocking)
 {
     struct ps_event *event = event_of(self);
-    /* Only an interprocess event may change: it is never pooled.  The flags of
-     * other events decide to which pool they return. */
+    /* Only the flags of an interprocess event may change, because they do not
+     * decide to which pool its native event returns: it is never pooled. */
     if (!PyBool_Check(blocking) || !(event->flags & PS_EVENT_INTERPROCESS)) {
         return PyErr_Format(PyExc_TypeError,
                             "__setstate__() is for an interprocess event that "

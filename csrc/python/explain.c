@@ -1,7 +1,8 @@
-/* The facts about waits that pystreams/_explain.py turns into words.  Nothing
- * here blocks, queues work or changes a state, so it can be called while
- * anything else waits.  The Python side's facts are copied in one step with
- * the GIL held, so they are all of one moment. */
+/* Collects what threads, streams and callables wait for; pystreams/_explain.py
+ * turns this into words.  Nothing here blocks, queues work or changes a state,
+ * so it can be called while anything else waits.  The lists of waits and
+ * callables are copied in one step with the GIL held, so that they are
+ * consistent. */
 #include "explain.h"
 
 #include <errno.h>
@@ -23,8 +24,8 @@
 /* ---- Waits of threads ---- */
 
 /* The list of waits.  The GIL guards it; on a free-threaded interpreter,
- * `holder` is its lock.  If `generation` is not that of this process, the list
- * is the parent's. */
+ * `holder` is its lock.  If `generation` is not the fork generation of this
+ * process, the list belongs to the parent process. */
 static struct {
     struct blocked *first;
     unsigned generation;
@@ -99,9 +100,9 @@ blocked_end(struct blocked *blocked)
 
 /* ---- Words for streams and events ---- */
 
-/* Returns a stream's key: the tuple (backend, runtime, device_index, handle).
- * `backend` is a name for people.  Several emulations have the same name, so
- * `runtime` tells them apart. */
+/* Returns the key of a stream: the tuple (backend, runtime, device_index,
+ * handle).  `backend` is the name of the device type, for people.  `runtime`
+ * is the index of the runtime, since several emulations have the same name. */
 static PyObject *
 key_of(const struct ps_device *device, ps_handle handle)
 {
@@ -110,8 +111,9 @@ key_of(const struct ps_device *device, ps_handle handle)
                          (unsigned long long)handle);
 }
 
-/* Whether the event's latest record is known to be done.  Does not query a
- * backend that other libraries use, because such a query may wait for them. */
+/* Returns whether the event's latest record is known to be done.  Does not
+ * query a backend with PS_BACKEND_SHARED, because such a query may wait for
+ * other libraries. */
 static bool
 is_done(struct ps_event *event)
 {
@@ -313,10 +315,11 @@ frame_of(PyThreadState *state)
     return frame != NULL ? frame : Py_NewRef(Py_None);
 }
 
-/* Call a function that makes a list, with the garbage collector off.  A
- * collection could run a finalizer that releases the GIL, and then other
- * threads would change the facts meanwhile.  Without a GIL, a thread collects
- * only between its calls, so nothing needs to be done. */
+/* Call a function that makes a list, with the garbage collector off.
+ * Otherwise a collection could run a finalizer that releases the GIL, and
+ * other threads could change the lists meanwhile.  On a free-threaded
+ * interpreter this is not needed, because a collection does not run within
+ * such a call. */
 static PyObject *
 list_in_one_go(PyObject *(*list)(void))
 {
@@ -387,9 +390,9 @@ explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 static sem_t asked;
 
-/* The handlers that count_signal has replaced, indexed by the signal.  Each
- * stays here for good.  Code that replaces count_signal later may call it from
- * its own handler.  If count_signal were then installed a second time, the two
+/* The handlers that count_signal has replaced, indexed by the signal.  An
+ * entry is never changed.  Otherwise, if another library replaced count_signal
+ * with a handler that calls it, and count_signal were installed again, the two
  * handlers would call each other for ever. */
 static struct {
     bool known;

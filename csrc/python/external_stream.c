@@ -1,6 +1,7 @@
-/* The types `ExternalStream` and `cuda.ExternalStream`, and the CUDA stream
- * protocol: streams that another library owns.  The owner may refer back to
- * the stream, so the garbage collector traverses the owner. */
+/* Streams that another library owns: the types `ExternalStream` and
+ * `cuda.ExternalStream`, and the CUDA stream protocol (__cuda_stream__).  The
+ * owner may have a reference to the stream object, so the garbage collector
+ * traverses the owner. */
 #include "external_stream.h"
 
 #include "args.h"
@@ -22,7 +23,7 @@ release_owner(void *owner)
     PyGILState_Release(gil);
 }
 
-/* Whether the handle means the default stream: 0 and, on CUDA, 1
+/* Returns whether the handle means the default stream: 0 and, on CUDA, 1
  * (cudaStreamLegacy). */
 static bool
 is_default(struct ps_device *device, ps_handle handle)
@@ -32,7 +33,8 @@ is_default(struct ps_device *device, ps_handle handle)
            (backend->device_type == PS_DEVICE_CUDA && handle == 1);
 }
 
-/* Replace *device with the device of the handle, if the backend knows it. */
+/* Replace *device with the device of the handle, if the backend can tell
+ * it. */
 static ps_status
 find_device(struct ps_device **device, ps_handle handle)
 {
@@ -48,8 +50,8 @@ find_device(struct ps_device **device, ps_handle handle)
                                 : status;
 }
 
-/* Raise ValueError and return -1 unless the stream's actual device is the
- * given one. */
+/* Returns 0 if `actual`, the device of the stream with this handle, is
+ * `device`.  Otherwise returns -1 with ValueError. */
 static int
 check_device(struct ps_device *actual, ps_handle handle,
              struct ps_device *device)
@@ -64,9 +66,9 @@ check_device(struct ps_device *actual, ps_handle handle,
                   name, device->index);
 }
 
-/* Check that the handle is not that of a stream of another emulation, nor of
- * devices that the present emulation hides.  On failure, returns -1 with an
- * exception. */
+/* Check that the handle does not belong to a stream of another runtime of the
+ * same device type: another emulation, or the runtime that the present
+ * emulation hides.  If it does, returns -1 with an exception. */
 static int
 check_handle(const char *function, struct ps_runtime *present,
              ps_handle handle)
@@ -105,7 +107,8 @@ stream_from_handle(const char *function, struct ps_device *device, bool strict,
         device->runtime->backend->thread_stream != NULL) {
         return thread_stream(device);
     }
-    /* A stream that this library created needs no call of the backend. */
+    /* For a stream that this library has created, no call of the backend is
+     * needed. */
     stream = owner == NULL ? ps_stream_find(device, handle) : NULL;
     if (stream != NULL) {
         return stream;
@@ -324,12 +327,12 @@ PyMethodDef get_stream_from_external_function = FUNCTION(
     "A handle that is not of a live stream cannot be detected, and crashes "
     "the process when\nit is used.");
 
-/* Returns the owner if this object alone keeps it alive, else NULL: the object
- * has the only reference to the stream, and no call is using the stream.
- * (Such a call could add a reference while the GIL is released.)  Both counts
- * change only with the GIL held, or while no collection runs.  So the result
- * is the same throughout a collection.  If a count falls meanwhile, the
- * collector merely keeps the owner this time. */
+/* Returns the stream's owner if only this object keeps it alive, else NULL.
+ * That is so if the object has the only reference to the stream and no call is
+ * using the stream; such a call could add a reference while the GIL is
+ * released.  Neither count grows while a collection runs, so the result does
+ * not become wrong during it.  If a count falls, the collector keeps the owner
+ * until the next collection. */
 static PyObject *
 sole_owner(PyObject *op)
 {

@@ -25,17 +25,19 @@
 #include "wait.h"
 
 enum {
-    /* How long a waiter spins for a result: about as long as it takes to sleep
-     * and wake up. */
+    /* The time for which a waiter spins before it sleeps: about as long as it
+     * takes to sleep and wake up. */
     LINGER_NS = 50 * 1000,
-    /* The longest single sleep of the main thread.  A signal that arrives just
-     * before a sleep does not end it. */
+    /* The main thread sleeps at most this long at a time and then checks for
+     * signals: a signal that arrives just before a sleep does not end the
+     * sleep. */
     SLICE_NS = 500 * 1000 * 1000,
-    /* The longest single sleep of any thread while a schedule is explored. */
+    /* While a schedule is explored, any thread sleeps at most this long at a
+     * time. */
     SCHEDULE_SLICE_NS = 10 * 1000 * 1000,
 };
 
-/* A Future is done from CANCELLED on. */
+/* In the states from CANCELLED on, a Future is done. */
 enum future_state { PENDING, RUNNING, CANCELLED, FINISHED };
 
 typedef struct {
@@ -55,22 +57,23 @@ typedef struct {
     /* Written before the Future is done, and constant afterwards. */
     PyObject *result;
     PyObject *exception;
-    /* The race detector's moment after the callable on its stream; NULL if the
-     * detector was off. */
+    /* The race detector's moment at which the callable runs in its stream;
+     * NULL if the detector was off. */
     struct ps_moment *moment;
-    /* The number by which the timeline names this Future as the source of a
-     * wait; 0 if there is none. */
+    /* The value of ps_slice.source for waits for this Future in the timeline;
+     * 0 if there is none. */
     uint64_t source;
     /* The code object that called submit, and the instruction in it; NULL if
      * no Python code did. */
     PyCodeObject *code;
     int instruction;
-    /* Lists, NULL until Python code asks for them. */
+    /* Lists of callbacks, and of waiters of concurrent.futures; NULL until
+     * they are needed. */
     PyObject *_Atomic callbacks;
     PyObject *_Atomic waiters;
 } FutureObject;
 
-/* Set in `holders` once _state shows that the Future is done. */
+/* A flag in `holders`: the attribute _state shows that the Future is done. */
 #define PUBLISHED (UINT_MAX / 2 + 1)
 
 static FutureObject *
@@ -98,10 +101,10 @@ future_is_done(void *future)
 }
 
 /* While a schedule is explored, a thread may wait for a Future without calling
- * this file: in a function of concurrent.futures, or in an event loop.  Then
- * the threads that run callables also run the schedule's work.
- * awaited_elsewhere counts such Futures.  awaited_before is its value at the
- * time when the schedule had no more work for them. */
+ * a function of this file: in a function of concurrent.futures, or in an event
+ * loop.  Then the threads that run callables also run the schedule's work.
+ * awaited_elsewhere is the number of such Futures so far.  awaited_before is
+ * the value that it had when the schedule had no more work for them. */
 static atomic_ullong awaited_elsewhere, awaited_before;
 
 static void
@@ -111,8 +114,8 @@ expect_wait_elsewhere(FutureObject *self)
     advance_schedule(future_is_done, self, &left);
     if (!is_done(self) && ps_cpu_schedules.is_on()) {
         atomic_fetch_add(&awaited_elsewhere, 1);
-        /* Callables that ended before the increment could not know of this
-         * wait, so run the work that they have left. */
+        /* Threads whose callables ended before the increment could not know of
+         * this wait, so run the work that they would have run. */
         advance_schedule(future_is_done, self, &left);
     }
 }
@@ -131,8 +134,8 @@ future_advance_awaited(void)
     unsigned long long seen;
     while (progress == PS_RAN && (seen = atomic_load(&awaited_elsewhere)) !=
                                      atomic_load(&awaited_before)) {
-        /* The work may include callables of other streams, for which this
-         * thread now waits.  Another thread must run them. */
+        /* The work may reach callables of other streams, for which this thread
+         * would wait below.  So let another thread run them. */
         let_others_run();
         WITHOUT_GIL(progress = ps_cpu_schedules.advance(&left));
         if (progress == PS_NOTHING) {
@@ -155,9 +158,8 @@ change_state(FutureObject *self, enum future_state from, enum future_state to)
     return atomic_compare_exchange_strong(&self->state, &state, (int)to);
 }
 
-/* Counts the callables whose Futures were settled.  Incremented just before
- * the thread that settled a Future releases the GIL or runs its next
- * callable. */
+/* Incremented after a callable's Future was settled, just before the thread
+ * that settled it releases the GIL or runs its next callable. */
 static atomic_ullong settled;
 
 static PyObject *
@@ -185,8 +187,8 @@ future_new(void)
     return type != NULL ? alloc((PyTypeObject *)type) : NULL;
 }
 
-/* Returns a new reference to a list of the Future; NULL if it does not exist
- * yet. */
+/* Returns a new reference to one of the Future's lists; NULL if it does not
+ * exist. */
 static PyObject *
 list_get(FutureObject *self, PyObject *_Atomic *field)
 {
@@ -204,8 +206,8 @@ static PyObject *
 list_ask(FutureObject *self, PyObject *_Atomic *field)
 {
     PyObject *list = list_get(self, field);
-    /* Repeat: another thread may create the list, and drop it before
-     * list_get. */
+    /* Try again if another thread has created the list, and dropped it before
+     * list_get was called. */
     while (list == NULL && set_once(field, PyList_New(0)) != NULL) {
         list = list_get(self, field);
     }
@@ -284,11 +286,11 @@ Future_dealloc(PyObject *op)
 
 /* ---- For wait() and as_completed() of concurrent.futures ----
  *
- * These functions rely on it that a Future does not become done while they
- * hold its _condition.  The _condition is not a lock, because Ctrl-C could
- * leave a lock held for ever.  Instead, a done Future shows its new _state
- * only when there are no holders.  After a second it assumes that the holders
- * are dead, and shows the state anyway. */
+ * These functions assume that a Future does not become done while they hold
+ * its _condition.  The _condition here is not a lock, because Ctrl-C could
+ * leave a lock held for ever.  Instead, the attribute _state of a Future that
+ * is done changes only when no thread holds the _condition.  After a second,
+ * the holders are assumed to be dead, and _state changes anyway. */
 
 enum {
     NAP_US = 1000,
@@ -297,8 +299,8 @@ enum {
     PATIENCE = 1000,
 };
 
-/* References to the items of a list at one moment; other threads may then
- * change the list. */
+/* References to the items that a list has at one moment.  Other threads may
+ * change the list afterwards. */
 struct snapshot {
     PyObject *few[16];
     PyObject **items;
@@ -358,8 +360,8 @@ snapshot_drop(struct snapshot *snapshot)
     }
 }
 
-/* Whether the call failed for lack of memory, so that it should be repeated.
- * Clears the exception then. */
+/* Returns true, with the pending exception cleared, if the exception is
+ * MemoryError, so that the call should be repeated; else false. */
 static bool
 is_to_be_tried_again(void)
 {
@@ -371,7 +373,8 @@ is_to_be_tried_again(void)
     return true;
 }
 
-/* Whether the waiter has the Future already.  Keeps the pending exception. */
+/* Returns whether the Future is in the waiter's finished_futures already.
+ * Keeps the pending exception. */
 static bool
 is_known_to(PyObject *waiter, PyObject *future)
 {
@@ -390,8 +393,9 @@ is_known_to(PyObject *waiter, PyObject *future)
     return found;
 }
 
-/* Tell the race detector that the caller knows that the Future is done.  If it
- * was cancelled, nothing follows about its stream's work. */
+/* Report to the race detector that the caller knows that the Future is done.
+ * Does nothing if the Future was cancelled, because then its callable has not
+ * run. */
 static void
 note_reached(FutureObject *self)
 {
@@ -400,9 +404,9 @@ note_reached(FutureObject *self)
     }
 }
 
-/* Call a method of a waiter.  A MemoryError before the waiter has the Future
- * leads to a retry.  A later failure must not: the waiter's locks may still be
- * held. */
+/* Call a method of a waiter with the Future.  After a MemoryError, the call is
+ * repeated if the waiter does not have the Future yet.  If it has, the call
+ * must not be repeated, because the waiter's locks may still be held. */
 static void
 notify(PyObject *waiter, PyObject *future, const char *method)
 {
@@ -418,9 +422,9 @@ notify(PyObject *waiter, PyObject *future, const char *method)
     }
 }
 
-/* Publish the done state when there are no holders, and then wait until no
- * thread is adding a callback.  From here on no callback is added: a thread
- * enters `adders` first and then finds the Future done. */
+/* Set PUBLISHED when no thread holds the _condition, and then wait until no
+ * thread is adding a callback.  After this no callback is added any more: a
+ * thread first increments `adders`, and then finds that the Future is done. */
 static void
 show(FutureObject *self)
 {
@@ -648,8 +652,8 @@ call_callbacks(FutureObject *self)
     struct snapshot snapshot;
     PyObject *exit = NULL;
     snapshot_take(&snapshot, self, &self->callbacks);
-    /* Drop the list now: the Future may outlive the objects that its callbacks
-     * refer to. */
+    /* Drop the list now, so that a Future that lives on does not keep the
+     * objects of its callbacks alive. */
     list_drop(self, &self->callbacks);
     for (Py_ssize_t i = 0; i < snapshot.count; i++) {
         if (call_callback(snapshot.items[i], (PyObject *)self) < 0) {
@@ -665,8 +669,9 @@ call_callbacks(FutureObject *self)
     return -1;
 }
 
-/* Call when the Future is done: wakes the waiters and calls the callbacks.
- * Returns -1 with an exception of a callback that was not an Exception. */
+/* Call this when the Future is done: wakes the waiters and calls the
+ * callbacks.  Returns -1 with the exception of a callback if that is not an
+ * Exception. */
 static int
 finish(FutureObject *self)
 {
@@ -674,12 +679,12 @@ finish(FutureObject *self)
         futex(self, FUTEX_WAKE_BITSET, INT_MAX, NULL);
     }
     if (atomic_load(&self->holders) > 0 || self->waiters != NULL) {
-        /* The calls below may take long, and may wait for other callables, so
-         * another thread must run those. */
+        /* The calls below may take long, and may wait for other callables.  So
+         * let another thread run the queued callables. */
         let_others_run();
         if (atomic_load(&self->holders) > 0) {
-            /* The holders may be threads that wait for their turn in the
-             * schedule, so end this thread's turn. */
+            /* The threads that hold the _condition may be waiting for their
+             * turn in the schedule, so end this thread's turn. */
             end_turn();
         }
     }
@@ -721,7 +726,7 @@ future_set_place(PyObject *op)
     FutureObject *self = as_future(op);
     self->code = find_place(&self->instruction);
     if (self->code == NULL) {
-        /* Out of memory: the Future has no place then. */
+        /* If memory runs out, the Future has no place. */
         PyErr_Clear();
     }
 }
@@ -806,9 +811,9 @@ raise_timeout(FutureObject *self, PyObject *timeout)
     return -1;
 }
 
-/* Spin until the Future is done and the thread that settled it has incremented
- * `settled` past `seen`: then that thread releases the GIL.  Yields, because
- * the two threads may share one core. */
+/* Spin until the Future is done and `settled` is no longer `seen`: then the
+ * thread that has settled the Future is about to release the GIL.  Yields the
+ * processor, because the two threads may share one core. */
 static void
 spin(FutureObject *self, unsigned long long seen, int64_t end)
 {
@@ -818,7 +823,7 @@ spin(FutureObject *self, unsigned long long seen, int64_t end)
     }
 }
 
-/* The time `ns` after `now`, but not after `end`. */
+/* Returns the time `ns` after `now`, but not after `end`. */
 static int64_t
 moment_after(int64_t now, int64_t ns, int64_t end)
 {
@@ -854,8 +859,9 @@ check_generation(FutureObject *self)
     return 0;
 }
 
-/* While a schedule is explored, run the work that leads to the Future.  On
- * failure, returns -1 with an exception. */
+/* While a schedule is explored, run the work that leads to the Future.  *stuck
+ * counts consecutive results without progress.  On failure, returns -1 with an
+ * exception. */
 static int
 advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
         unsigned *stuck)
@@ -865,7 +871,8 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
     if (status == PS_ERROR_TIMED_OUT && !is_done(self)) {
         return raise_timeout(self, timeout);
     }
-    /* Not a deadlock yet: another thread may be about to settle the Future. */
+    /* One such result need not be a deadlock, because another thread may be
+     * about to settle the Future. */
     if (*stuck > 2) {
         raise_deadlock("Future.result");
         return -1;
@@ -873,7 +880,8 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
     return 0;
 }
 
-/* As sleep_until_done, and tell the schedule that this thread sleeps. */
+/* As sleep_until_done, while a schedule is explored: reports the sleep to the
+ * schedule. */
 static void
 sleep_in_schedule(FutureObject *self, unsigned seen, int64_t end,
                   int64_t *left_ns)
@@ -884,8 +892,7 @@ sleep_in_schedule(FutureObject *self, unsigned seen, int64_t end,
     ps_cpu_schedules.wake(&sleep, left_ns);
 }
 
-/* The part of wait_unseen while a schedule is explored.  Returns -1 with
- * TimeoutError or the exception of a signal handler. */
+/* Does what wait_unseen does, while a schedule is explored. */
 static int
 wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
@@ -920,8 +927,8 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
     return 0;
 }
 
-/* Wait until the Future is done.  Returns -1 with TimeoutError or the
- * exception of a signal handler. */
+/* Wait until the Future is done.  explain() and the timeline do not show this
+ * wait.  Returns -1 with TimeoutError or the exception of a signal handler. */
 static int
 wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {

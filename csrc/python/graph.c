@@ -1,6 +1,7 @@
-/* The type `Graph`: core's graph functions.  pystreams/cuda/_graphs.py gives
- * them torch's names and error messages.  If another thread uses the graph, a
- * method releases the GIL before it waits for the graph's mutex. */
+/* The type `Graph`, whose methods call core's graph functions.
+ * pystreams/cuda/_graphs.py gives them torch's names and error messages.  A
+ * method releases the GIL before it waits for the graph's mutex, which another
+ * thread may hold for long. */
 #include "module.h"
 
 #include <errno.h>
@@ -23,7 +24,8 @@ typedef struct {
     PyObject *pool;      /* the latest capture's token, or NULL */
     struct calls *calls; /* the capture's callables, or NULL */
     /* The address of the exception that was being handled when the capture
-     * began; 0 if there was none.  Only compared: the object may be gone. */
+     * began; 0 if there was none.  It is only compared, since the exception
+     * may have been freed. */
     atomic_uintptr_t handled;
 } GraphObject;
 
@@ -48,7 +50,7 @@ runtime_of(PyObject *self)
 /* Whether a hook was ever registered, for one graph or for all graphs. */
 static atomic_bool hooked;
 
-/* Run the graph's hooks of this kind.  Stops at the first hook that raises,
+/* Run the graph's hooks of this kind.  If a hook raises, runs no further ones
  * and returns -1 with its exception. */
 static int
 run_hooks(PyObject *self, const char *kind)
@@ -89,7 +91,8 @@ is_capturing_now(PyObject *self)
     return stream != NULL;
 }
 
-/* Store at which place of the program the capture with this number begins. */
+/* Store the place in the program at which the capture with this number
+ * begins. */
 static void
 note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
 {
@@ -107,8 +110,8 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
     report_unless_no_memory();
 }
 
-/* Forget where the capture began, and add an explanation of the status to the
- * pending exception. */
+/* Forget the place where the capture began, and add an explanation of the
+ * status to the pending exception. */
 static void
 note_end(PyObject *self, uint64_t number, ps_status status)
 {
@@ -119,8 +122,9 @@ note_end(PyObject *self, uint64_t number, ps_status status)
     }
 }
 
-/* Add to the pending exception where the capture with this number began.  The
- * capture is in progress.  `text` has a placeholder for the place. */
+/* Add `text` to the message of the pending exception, with the place where the
+ * capture with this number began in the text's placeholder.  The capture must
+ * be in progress. */
 static void
 explain_begin(PyObject *self, uint64_t number, const char *text)
 {
@@ -129,8 +133,8 @@ explain_begin(PyObject *self, uint64_t number, const char *text)
                     (unsigned long long)number, text);
 }
 
-/* Wait for the replays, if a destroy hook requires that.  On failure, returns
- * -1 with an exception. */
+/* Wait for the graph's replays if a destroy hook requires that.  On failure,
+ * returns -1 with an exception. */
 static int
 wait_if_asked(PyObject *self)
 {
@@ -138,7 +142,7 @@ wait_if_asked(PyObject *self)
         import_call("pystreams.cuda._graphs", "_resetting", "(O)", self));
 }
 
-/* ps_graph_reset, and then the destroy hooks. */
+/* Call ps_graph_reset, and then run the destroy hooks. */
 static ps_status
 reset(PyObject *self)
 {
@@ -163,9 +167,9 @@ reset(PyObject *self)
     return status;
 }
 
-/* Run the destroy hooks before the object is deallocated.  Does not reset the
- * graph, because a reset may be refused on this thread.  The deallocation,
- * which follows, frees the graph on any thread. */
+/* tp_finalize: runs the destroy hooks before the object is deallocated.  It
+ * does not reset the graph, because that may be refused on this thread.  The
+ * deallocation, which follows, frees the graph on any thread. */
 static void
 Graph_finalize(PyObject *self)
 {
@@ -215,8 +219,8 @@ calls_set(PyObject *self, struct calls *calls)
     calls_unref(replaced);
 }
 
-/* Drop the list of callables if the graph no longer holds the capture that
- * they belong to. */
+/* Drop the list of callables if the graph no longer has the capture to which
+ * they belong. */
 static void
 calls_settle(PyObject *self)
 {
@@ -241,7 +245,7 @@ calls_settle(PyObject *self)
     exception_restore(saved);
 }
 
-/* Drop the capture after its beginning has raised an exception. */
+/* Drop the capture, because an exception was raised while it began. */
 static void
 drop_capture(PyObject *self)
 {
@@ -316,8 +320,8 @@ Graph_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* How to raise the exception for a status: ValueError if an argument is at
- * fault, else RuntimeError. */
+/* The text of the exception for a status.  Its type is ValueError if
+ * is_of_argument is true, else RuntimeError. */
 struct fault {
     ps_status status;
     bool is_of_argument;
@@ -325,12 +329,12 @@ struct fault {
 };
 
 #define FAULTS(...) ((const struct fault[]){__VA_ARGS__, {0}})
-/* The table of an operation whose only fault is that there is no graph. */
+/* The table of an operation that can fail only because there is no graph. */
 #define IF_EMPTY(text) FAULTS({PS_ERROR_GRAPH_EMPTY, false, text})
 
-/* Returns None for PS_SUCCESS, else NULL with an exception.  Its text comes
- * from `own`, the operation's own table, or else from the table that all
- * operations share. */
+/* Returns None for PS_SUCCESS, else NULL with an exception.  The exception's
+ * text is from `own`, the operation's own table or, if that does not have the
+ * status, from the table that all operations share. */
 static PyObject *
 finish(PyObject *self, const char *operation, const struct fault *own,
        ps_status status)
@@ -397,8 +401,8 @@ raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
     return NULL;
 }
 
-/* The address of the exception that this thread is handling, as in an except
- * clause, a finally clause or an __exit__().  0 if there is none. */
+/* Returns the address of the exception that this thread is handling, as in an
+ * except clause, a finally clause or an __exit__().  0 if there is none. */
 static uintptr_t
 handled_exception(void)
 {
@@ -411,8 +415,8 @@ handled_exception(void)
     return address;
 }
 
-/* Whether this thread is handling an exception that was raised during the
- * capture. */
+/* Returns whether this thread is handling an exception that was raised during
+ * the capture. */
 static bool
 capture_raised(PyObject *self)
 {
@@ -463,7 +467,7 @@ Graph_begin(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* The part of capture_end after the capture has ended: runs the hooks and
+/* Called by capture_end when the capture has ended: runs the hooks and
  * instantiates the graph. */
 static ps_status
 complete(PyObject *self)
@@ -473,8 +477,8 @@ complete(PyObject *self)
     bool debug = atomic_load(&debugging), has_hooks = atomic_load(&hooked);
     int raised = run_hooks(self, "capture_end");
     struct saved_exception saved = exception_save();
-    /* Keep the native graph also for the hooks that run after the
-     * instantiation: they may inspect it. */
+    /* Keep the native graph if there are hooks, because those that run after
+     * the instantiation may inspect it. */
     WITHOUT_GIL(status = ps_graph_finish(graph_of(self), debug || has_hooks));
     exception_restore(saved);
     if (raised == 0 && status == PS_SUCCESS && !keeps) {
@@ -588,8 +592,8 @@ launch(PyObject *self)
     return status;
 }
 
-/* Launch the graph between its hooks.  The graph is instantiated before the
- * first hook runs. */
+/* Run the replay_start hooks, launch the graph, and run the replay_end hooks.
+ * The graph is instantiated before the first hook runs. */
 static ps_status
 launch_hooked(PyObject *self)
 {
@@ -608,8 +612,8 @@ launch_hooked(PyObject *self)
     status = launch(self);
     struct saved_exception saved = exception_save();
     if (run_hooks(self, "replay_end") < 0) {
-        /* The failure of the launch is raised, so the hooks' exception is only
-         * reported. */
+        /* If the launch has failed, that failure is raised, so the exception
+         * of a hook is only reported. */
         if (status != PS_SUCCESS) {
             report_ignored("running the replay hooks of a graph");
         }
@@ -851,8 +855,8 @@ Graph_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
     return result;
 }
 
-/* Add to the pending exception which node of the other graph differs, and
- * how. */
+/* Add to the message of the pending exception which node of the other graph
+ * differs, and how. */
 static void
 explain_difference(struct ps_graph *other,
                    const struct ps_graph_difference *difference)
@@ -880,7 +884,8 @@ explain_difference(struct ps_graph *other,
     free(edges);
 }
 
-/* Check the argument `other`: a graph whose work this graph is to do. */
+/* Check the argument `other`, which must be a graph whose work this graph can
+ * do. */
 static int
 check_other(PyObject *self, const char *function, const char *name,
             PyObject *other)

@@ -51,8 +51,8 @@ PyObject *
 import_call_with(const char *module, const char *name, const char *format,
                  va_list values)
 {
-    /* Build the arguments first, since this takes over references and so must
-     * happen in any case. */
+    /* Build the arguments first: this takes over references in `values`, so it
+     * must happen even if the import fails. */
     PyObject *args = Py_VaBuildValue(format, values), *result = NULL;
     PyObject *function = args != NULL ? import_attribute(module, name) : NULL;
     if (function != NULL) {
@@ -94,7 +94,8 @@ static int
 add_types(PyObject *module)
 {
     struct module_state *state = &module_state;
-    /* NULL if the type is not an attribute of the module. */
+    /* In `name`, NULL means that the type is not an attribute of the
+     * module. */
     const struct {
         PyTypeObject **type;
         PyType_Spec *spec;
@@ -210,7 +211,8 @@ make_constants(void)
         {&state->str_array_interface, "__cuda_array_interface__"},
         {&state->str_host_array_interface, "__array_interface__"},
     };
-    /* An earlier import has created them, and its objects still use them. */
+    /* If an earlier import has created the constants, keep them, because its
+     * objects still use them. */
     if (state->future_states != NULL) {
         return 0;
     }

@@ -70,7 +70,7 @@ extern struct module_state {
 #define Py_END_CRITICAL_SECTION()         }
 #endif
 
-/* The object whose critical section guards the static variables of all
+/* Returns the object whose critical section guards the static variables of all
  * files. */
 static inline PyObject *
 variables_owner(void)

@@ -48,8 +48,9 @@ static ps_status
 create(struct ps_device *device, int count, struct ps_partition **partition,
        int *taken)
 {
-    /* Dropped blocks and streams that were still busy keep their partitions.
-     * Release those whose work is done now, and try again. */
+    /* Blocks and streams that were dropped while they were busy still keep
+     * their partitions.  Release those whose work is done now, and try
+     * again. */
     ps_memory_sweep(device->runtime);
     ps_device_give_up_deferred(device);
     return ps_partition_create(device, count, partition, taken);

@@ -1,5 +1,7 @@
-/* Places of a program.  variables_owner() guards the variables.  A call in the
- * program is identified by its code object and the offset in it. */
+/* Places of a program: the lines at which it calls the package.  The critical
+ * section of variables_owner() guards the variables here.  A call in the
+ * program is identified by its code object and the offset of the
+ * instruction. */
 #include "places.h"
 
 #include <stdatomic.h>
@@ -37,8 +39,8 @@ is_of_package(PyCodeObject *code)
 {
     PyObject *file = code->co_filename, *prefix = own;
     Py_ssize_t last = prefix != NULL ? PyUnicode_GET_LENGTH(prefix) - 1 : -1;
-    /* Compare one character first: other files' names seldom have the same one
-     * there. */
+    /* First compare the last character of the prefix: few names of other files
+     * have the same character there. */
     return last >= 0 && PyUnicode_GET_LENGTH(file) > last &&
            PyUnicode_READ_CHAR(file, last) ==
                PyUnicode_READ_CHAR(prefix, last) &&
@@ -146,8 +148,9 @@ place_at(Py_ssize_t number)
     return place;
 }
 
-/* Returns the number of a call's place.  If `place` is NULL, only looks into
- * the cache.  Returns -1 if it is not there, or with an exception. */
+/* Returns the number of a call's place.  If `place` is NULL, only looks in the
+ * cache, and returns -1 without an exception if the call is not there.
+ * Returns -1 with an exception on failure. */
 static Py_ssize_t
 number_call(PyCodeObject *code, int offset, PyObject *place)
 {

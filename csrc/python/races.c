@@ -153,8 +153,8 @@ found(const struct ps_race *race)
 
 /* ---- Redundant waits ---- */
 
-/* The number of waits at one place of the program, and whether any of them
- * ordered something new. */
+/* The number of waits at one place of the program, and whether any of them has
+ * ordered operations that were not ordered before. */
 struct tally {
     long long count;
     bool useful;
@@ -334,9 +334,9 @@ block_ends(struct ps_block *block)
     free(streams);
 }
 
-/* Returns the Buffer that an object views: the object is the Buffer, a
- * memoryview, or a NumPy array over one.  Returns NULL without an exception if
- * it views none.  A new reference. */
+/* Returns a new reference to the Buffer whose memory an object views: a
+ * memoryview or NumPy array over a Buffer; or to the object itself if it is a
+ * Buffer.  Returns NULL without an exception if it views none. */
 static PyObject *
 viewed_buffer(PyObject *object)
 {
@@ -405,8 +405,8 @@ add_access(struct access_list *list, const struct ps_access *access)
     return 0;
 }
 
-/* Add the bytes of a Buffer, or of a view of one.  Looks into lists, tuples
- * and dicts, too.  On failure, returns -1 with MemoryError. */
+/* Add the bytes of a Buffer, or of a view of one, to the list.  Looks also
+ * into lists, tuples and dicts.  On failure, returns -1 with MemoryError. */
 static int
 add_viewed(struct access_list *list, PyObject *object, int depth)
 {
@@ -437,8 +437,9 @@ add_viewed(struct access_list *list, PyObject *object, int depth)
     return result;
 }
 
-/* List the bytes that the arguments view.  On failure, returns -1 with
- * MemoryError.  The caller frees the list, also after a failure. */
+/* Fill the list with the bytes of the Buffers, and views of Buffers, among the
+ * arguments.  On failure, returns -1 with MemoryError.  The caller frees the
+ * list, also after a failure. */
 static int
 viewed_by(PyObject *const *args, Py_ssize_t count, struct access_list *list)
 {
@@ -509,8 +510,8 @@ races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 static PyObject *
 races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
 {
-    /* Number the places before waits are counted, and until no thread can
-     * count one any more. */
+    /* Places must have numbers from before the first wait is counted until no
+     * thread can count one any more. */
     if (places_hold() < 0) {
         return NULL;
     }
@@ -630,7 +631,7 @@ races_ignore(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* The exit status for a program that continued after a race. */
+/* The exit status if the program has continued after a race; else 0. */
 static int exit_status;
 
 static void

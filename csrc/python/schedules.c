@@ -1,5 +1,5 @@
-/* The functions that begin and end a schedule on the CPU engines, and the
- * hooks that the engines call in between. */
+/* The module's functions that begin and end a schedule on the CPU engines, and
+ * the hooks that the engines call while it is explored. */
 #include "schedules.h"
 
 #include <pthread.h>
@@ -108,8 +108,8 @@ advance_schedule(bool (*is_done)(void *object), void *object, int64_t *left_ns)
 
 /* ---- Functions ---- */
 
-/* Held while a thread begins or ends a schedule.  The GIL does not suffice,
- * because beginning and ending release it. */
+/* Held while a thread begins or ends a schedule.  The GIL is not enough,
+ * because it is released meanwhile. */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
 static int
@@ -122,8 +122,8 @@ check_off(void)
                : 0;
 }
 
-/* The name of a used backend that is not a CPU engine; NULL if there is
- * none. */
+/* Returns the name of a backend that the program has used and that is not a
+ * CPU engine; NULL if there is none. */
 static const char *
 foreign_backend(void)
 {
@@ -221,8 +221,8 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
     schedule.steps = steps > 0 ? steps : 1;
     schedule.logged = function != Py_None;
     schedule.queued = schedule.logged ? queued : NULL;
-    /* Check before `changing` is locked: a thread that ends a schedule holds
-     * it, and may wait for this thread. */
+    /* Check this before `changing` is locked: a thread that is ending a
+     * schedule holds the mutex, and may wait for this thread. */
     int result = check_off();
     if (result == 0) {
         result = parse_numbers(numbers, &schedule);
@@ -253,7 +253,7 @@ list_of(const struct ps_schedule_result *result)
     return list;
 }
 
-/* Undo begin() when the engines have no schedule any more. */
+/* Undo what begin() has done, when the engines have no schedule any more. */
 static void
 forget_schedule(void)
 {
@@ -262,8 +262,8 @@ forget_schedule(void)
     reference_set(variables_owner(), &queued_function, NULL);
 }
 
-/* End the schedule.  Returns -1 with RuntimeError if the schedule does not
- * stop. */
+/* End the schedule.  Returns -1 with RuntimeError if it has not ended after
+ * PATIENCE_S seconds. */
 static int
 end(bool drop, struct ps_schedule_result *result)
 {
@@ -330,7 +330,7 @@ schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *
 schedule_forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    /* A thread of the parent may have held it at the fork. */
+    /* A thread of the parent may have held the mutex at the fork. */
     changing = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     forget_schedule();
     Py_RETURN_NONE;

@@ -18,7 +18,7 @@ struct handle {
     uint64_t size; /* the size of the block, in bytes */
     uint64_t offset;
     uint64_t nbytes;
-    uint64_t checksum; /* over the members before it */
+    uint64_t checksum; /* of the members before it */
 };
 
 static const struct shared_kind shared_buffer = {
@@ -28,7 +28,8 @@ static const struct shared_kind shared_buffer = {
     .bytes = sizeof(struct handle),
 };
 
-/* FNV-1a, which detects every change of a single byte. */
+/* Returns the FNV-1a checksum of the members before `checksum`.  It detects
+ * every change of a single byte. */
 static uint64_t
 checksum(const struct handle *handle)
 {
@@ -41,8 +42,8 @@ checksum(const struct handle *handle)
 }
 
 /* Get the handle of an open interprocess Buffer.  On failure, returns -1 with
- * an exception, which is of the type `refusal` if the Buffer is not
- * interprocess. */
+ * an exception; its type is `refusal` if the Buffer is not an interprocess
+ * one. */
 static int
 handle_of(PyObject *self, PyObject *refusal, const char *doing,
           struct ps_device **device, struct handle *handle)
@@ -100,8 +101,8 @@ Buffer_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
                : NULL;
 }
 
-/* Open a handle's block on the device, and make a span of the handle's
- * range. */
+/* Open the block of the handle on the device, and make a span of the handle's
+ * range within it. */
 static ps_status
 open_part(struct ps_device *device, const struct handle *handle,
           struct span *span)

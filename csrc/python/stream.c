@@ -1,6 +1,6 @@
 /* The types `Stream` and `cuda.Stream`.  A method that may block or release
- * the GIL holds a use of the core stream, because another thread may close the
- * object meanwhile. */
+ * the GIL has a use (struct stream_use) of the stream, because another thread
+ * may close the object meanwhile. */
 #include "stream.h"
 
 #include <limits.h>
@@ -35,17 +35,18 @@ backend_of(PyObject *self)
     return as_stream(self)->device->runtime->backend;
 }
 
-/* Call before the caller gets the stream's handle or can queue work on the
- * stream. */
+/* Call this before the program gets the stream's handle or can queue work on
+ * the stream. */
 static void
 mark_used(struct ps_stream *stream)
 {
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
 }
 
-/* Replace the value of `uses`, which was read before.  Returns false if
- * another thread has changed it since, and stores the new value in *uses.
- * With a GIL that cannot happen. */
+/* Change the object's `uses` from *uses, the value that the caller has read,
+ * to `changed`.  If another thread has changed it in the meantime, returns
+ * false, and *uses becomes the present value.  With a GIL that cannot
+ * happen. */
 static inline bool
 change_uses(PyObject *self, unsigned *uses, unsigned changed)
 {
@@ -114,9 +115,9 @@ try_use(PyObject *stream, struct stream_use *use)
     return true;
 }
 
-/* For an object that means the calling thread's default stream: returns a new
- * reference to that stream.  NULL with an exception, which is ValueError if
- * the object is closed. */
+/* For an object with STREAM_CALLERS: returns a new reference to the calling
+ * thread's default stream; NULL with an exception, which is ValueError if the
+ * object is closed. */
 __attribute__((cold, noinline)) static struct ps_stream *
 callers_stream(PyObject *stream)
 {
@@ -127,7 +128,7 @@ callers_stream(PyObject *stream)
     return thread_stream(as_stream(stream)->device);
 }
 
-/* As callers_stream; NULL without an exception. */
+/* As callers_stream, but returns NULL without an exception. */
 __attribute__((cold, noinline)) static struct ps_stream *
 try_callers_stream(PyObject *stream)
 {
@@ -159,8 +160,8 @@ stream_try_use(PyObject *stream, struct stream_use *use)
     return use->stream != NULL;
 }
 
-/* End a use.  Returns true if the object is closed and this was its last use:
- * then the caller releases the stream. */
+/* End a use of the object.  Returns true if the object is closed and this was
+ * its last use: then the caller must release the stream. */
 static inline bool
 end_use(PyObject *stream)
 {
@@ -188,7 +189,7 @@ stream_share(PyObject *stream)
     return use.stream;
 }
 
-/* Raise ValueError and return -1 if the Stream is closed: its handle may
+/* Returns -1 with ValueError if the Stream is closed, since its handle may
  * belong to another stream then. */
 static int
 check_open(PyObject *stream)
@@ -201,9 +202,9 @@ check_open(PyObject *stream)
     return 0;
 }
 
-/* Choose the stream that an object with the handle PS_STREAM_PER_THREAD refers
- * to.  If the backend has default streams of threads, that is the device's
- * callers_stream.  Otherwise the handle is an ordinary one. */
+/* Returns the stream to which an object with the handle PS_STREAM_PER_THREAD
+ * refers: the device's callers_stream if `stream` is a thread's default
+ * stream; else `stream`.  Sets self->uses accordingly. */
 __attribute__((cold, noinline)) static struct ps_stream *
 stand_in(StreamObject *self, struct ps_stream *stream)
 {
@@ -349,8 +350,8 @@ stream_create(PyTypeObject *type, struct ps_device *device, int priority,
     return stream_wrap(type, stream);
 }
 
-/* positional: how many parameters may be given by position.  device_type: as
- * in device_argument. */
+/* Construct a Stream.  positional: the number of parameters that may be given
+ * by position.  device_type: as `type` in device_argument. */
 static PyObject *
 stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                  int positional, int device_type)
@@ -422,8 +423,8 @@ Stream_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* The number of the stream's pending operations.  0 if the backend can report
- * it only after a wait for other libraries. */
+/* Returns the number of the stream's pending operations; 0 if the backend
+ * cannot tell, or cannot tell without waiting for other libraries. */
 static unsigned
 count_pending(PyObject *self)
 {
@@ -542,8 +543,8 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     struct ps_device *device = use.stream->device;
     /* Query first, because that is faster than a wait, which also checks for
-     * signals.  Not while the schedule keeps notes: there the query would
-     * count as one of the program's. */
+     * signals.  But do not query while a schedule keeps notes, since the query
+     * would count as one of the program. */
     if (!ps_cpu_schedules.is_noted() &&
         stream_query(use.stream) == PS_SUCCESS && !any_captured_failed()) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,

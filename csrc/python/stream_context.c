@@ -12,7 +12,7 @@
 
 typedef struct {
     PyObject ob_base;
-    PyObject *stream; /* NULL: change nothing */
+    PyObject *stream; /* NULL: __enter__ changes nothing */
 } ContextObject;
 
 static int
@@ -209,13 +209,14 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
     return entered;
 }
 
-/* Several steps may raise an exception.  The block's has precedence, then that
- * of ending the capture, then that of leaving the stream. */
+/* Several steps may raise an exception.  That of the `with` block takes
+ * precedence, then that of the end of the capture, then that of leaving the
+ * stream. */
 static PyObject *
 GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    /* Neither this lookup nor the call below allocates memory, so ending the
-     * capture cannot fail for lack of it. */
+    /* Neither this lookup nor the call below allocates memory, so the end of
+     * the capture cannot fail for lack of memory. */
     PyObject *end = PyObject_GetAttr(self, module_state.str_end);
     bool raised = end == NULL || (nargs > 0 && args[0] != Py_None);
     if ((end == NULL || drop_result(PyObject_CallNoArgs(end)) < 0) && raised &&

@@ -34,38 +34,39 @@
 enum {
     /* The largest number of threads, and so of callables that run at once. */
     MOST_THREADS = 256,
-    /* How long an idle thread waits for a callable before it ends. */
+    /* An idle thread waits this long for a callable before it ends. */
     IDLE_SECONDS = 5,
 };
 
-/* The queue of callables that their streams have reached, and the threads that
- * run them. */
+/* The queue of the callables that their streams have reached, and the threads
+ * that run callables. */
 static struct {
-    /* Guards the fields, except the last two.  Never held while waiting for
-     * the GIL. */
+    /* Guards the other fields, except the last two.  It is never held while a
+     * thread waits for the GIL. */
     pthread_mutex_t mutex;
     /* Signalled when a callable or a thread ends after the queue was
      * closed. */
     pthread_cond_t ended;
-    /* Counts the callables that may be in the queue.  A semaphore, because a
-     * thread that waits for it needs no lock to wake up. */
+    /* Posted to wake a thread, usually for each callable that is appended.  A
+     * thread that it wakes may find the queue empty.  It is a semaphore
+     * because a thread that waits for one needs no lock to wake up. */
     sem_t hints;
     struct job *first;
     struct job **tail;
     int threads;
-    /* The number of threads that have left the pool but still have a thread
-     * state. */
+    /* The number of threads that will run no more callables but still have a
+     * Python thread state. */
     int leaving;
     /* The number of callables that are running. */
     int running;
-    /* While a thread runs work for awaited Futures: the number of requests to
-     * do so since it began.  Otherwise 0. */
+    /* While a thread is in advance_awaited: the number of calls of
+     * advance_awaited since it began; else 0. */
     unsigned advances;
-    /* The number of threads that can be busy at once: one for each stream that
-     * has callables which have not ended, and one for each thread that runs
-     * callbacks. */
+    /* The number of threads that could be busy at once: one for each stream
+     * with callables that have not ended, and one for each thread that
+     * let_others_run has replaced. */
     int wanted;
-    /* The program has ended: no more callables start. */
+    /* Whether the program has ended; then no more callables start. */
     bool closed;
     /* The lists of callables that have not started, and of callables that run.
      * The GIL guards them; on a free-threaded interpreter, the mutex does. */
@@ -73,18 +74,18 @@ static struct {
     struct job *started;
 } queue;
 
-/* The fork generation in which the queue was initialized; its bitwise
- * complement while a thread initializes the queue. */
+/* The fork generation in which the queue was initialized.  While a thread
+ * initializes the queue, it is the bitwise complement of the generation. */
 static atomic_uint queue_generation = UINT_MAX / 2;
 
 /* The state of a thread that runs callables. */
 struct worker {
-    struct job *current; /* the callable it runs, or NULL */
-    /* While the schedule waits for this thread: the device of its callable, or
-     * of the callable that it has just run.  Otherwise NULL. */
+    struct job *current; /* the callable that the thread runs, or NULL */
+    /* While the schedule waits for this thread: the device of the callable
+     * that the thread runs or has just run.  Otherwise NULL. */
     const struct ps_device *turn;
-    bool replaced; /* another thread takes over its work */
-    bool coming;   /* about to take from the queue */
+    bool replaced; /* another thread runs the queued callables in its place */
+    bool coming;   /* it is about to take a callable from the queue */
 };
 
 /* Returns the calling thread's state; NULL if it is not a thread that runs
@@ -109,8 +110,8 @@ make_queue(void)
     pthread_condattr_destroy(&monotonic);
 }
 
-/* Initialize the queue if this process has not done so.  A forked child gets
- * an empty queue. */
+/* Initialize the queue, unless this process has done so already.  In a forked
+ * child the queue becomes empty. */
 static void
 ensure_queue(void)
 {
@@ -180,8 +181,8 @@ take_locked(void)
         queue.running++;
         if (queue.first == NULL) {
             queue.tail = &queue.first;
-            /* The queue is empty now, so take back all hints.  A callable that
-             * is appended later posts a new one. */
+            /* The queue is empty now, so set the semaphore to 0.  When a
+             * callable is appended, it is posted again. */
             while (sem_trywait(&queue.hints) == 0) {
             }
         }
@@ -189,7 +190,8 @@ take_locked(void)
     return job;
 }
 
-/* The part of take() with the GIL released. */
+/* Wait for a callable and take it.  Called by take() with the GIL released.
+ * Returns NULL if this thread should end. */
 static struct job *
 wait_and_take(void)
 {
@@ -197,17 +199,17 @@ wait_and_take(void)
     struct job *job;
     bool idle, stays;
     do {
-        /* If the system's clock is set meanwhile, an idle thread merely ends
-         * sooner or later. */
+        /* If the system's clock is set meanwhile, an idle thread ends sooner
+         * or later than intended, which does no harm. */
         clock_gettime(CLOCK_REALTIME, &end);
         end.tv_sec += IDLE_SECONDS;
         idle = sem_timedwait(&queue.hints, &end) != 0 && errno == ETIMEDOUT;
         pthread_mutex_lock(&queue.mutex);
         job = take_locked();
         /* A thread stays if submitted callables may still need it.  It also
-         * stays at the end of the program.  If it ran Python code then, Python
-         * could stop it while it holds locks of `threading` that Python itself
-         * needs. */
+         * stays at the end of the program: if it ran Python code in order to
+         * end, Python could stop it while it holds locks of `threading` that
+         * Python itself needs. */
         stays = queue.closed || !idle || queue.threads <= queue.wanted;
         if (job == NULL && !stays) {
             queue.threads--;
@@ -231,8 +233,8 @@ take(void)
         return job;
     }
     Py_BEGIN_ALLOW_THREADS
-    /* Not before the GIL is released: a thread that spins for the result takes
-     * the GIL after this call. */
+    /* Call this only after the GIL was released, because a thread that spins
+     * for the result takes the GIL as soon as it sees this. */
     future_mark_settled();
     job = wait_and_take();
     Py_END_ALLOW_THREADS
@@ -268,8 +270,9 @@ static PyObject *
 call(struct job *job)
 {
     if (job->status != PS_SUCCESS && job->captured != NULL) {
-        /* The work before the callable has failed.  Every wait for the
-         * launch's stream raises this failure, so do not raise it here. */
+        /* The work before the captured callable has failed.  Every wait for
+         * the launch's stream raises this failure, so it is not raised
+         * here. */
         Py_RETURN_NONE;
     }
     if (job->status != PS_SUCCESS) {
@@ -306,8 +309,8 @@ static bool prepare(void);
 static void run_jobs(void);
 static void left(void);
 
-/* Start a thread if there is work for one more.  On failure, returns -1 with
- * an exception. */
+/* Start one more thread if queue.wanted says that it is needed.  On failure,
+ * returns -1 with an exception. */
 static int
 hire(void)
 {
@@ -420,8 +423,8 @@ link_locked(struct job *job, struct job **list)
     *list = job;
 }
 
-/* Add a job to the list of callables that have not started.  unlink_locked,
- * which the functions below call, removes it. */
+/* Add a job to the list of callables that have not started.  The functions
+ * below remove it, with unlink_locked. */
 static void
 link_pending(struct job *job)
 {
@@ -504,7 +507,7 @@ take_pending(void)
     return future;
 }
 
-/* Whether the program has ended and closed the queue. */
+/* Returns whether the program has ended and closed the queue. */
 static bool
 has_closed(void)
 {
@@ -514,9 +517,10 @@ has_closed(void)
     return closed;
 }
 
-/* Run the schedule's work that leads to awaited Futures.  If another thread
- * does this already, only leave it a request.  Otherwise each callable that a
- * stream reaches meanwhile would need one more thread. */
+/* Run the schedule's work that leads to awaited Futures; see
+ * futures_are_awaited.  If another thread is doing this already, only
+ * increment queue.advances, so that it goes on.  If every thread did it, each
+ * callable that a stream reaches meanwhile would need one more thread. */
 static void
 advance_awaited(void)
 {
@@ -553,7 +557,7 @@ run(struct worker *self, struct job *job)
         ps_memory_may_wait(true);
         self->current = NULL;
     }
-    /* The callable has forked, and this is the child.  The parent does the
+    /* If the callable has forked, this is the child, and the parent does the
      * rest. */
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
@@ -567,10 +571,11 @@ run(struct worker *self, struct job *job)
         failed = false;
     }
     if (outcome != NULL) {
-        /* Settle before the gate opens: when a thread finds the stream's work
-         * done, it must find the Future done, too.  An exception that the
-         * callable did not cause is not logged: the stream reports a failure
-         * of earlier work, and the end of the program is no failure. */
+        /* Settle the Future before the gate opens: when a thread finds the
+         * stream's work done, it must find the Future done, too.  An exception
+         * that the callable did not cause is not logged: a failure of earlier
+         * work is reported by the stream, and the end of the program is no
+         * failure. */
         future_settle(job->future, outcome, failed,
                       job->status == PS_SUCCESS && !has_closed());
     }
@@ -597,8 +602,8 @@ static bool
 prepare(void)
 {
     struct worker *self = calloc(1, sizeof(*self));
-    /* The first calls for a thread may fail for lack of memory.  Make them
-     * now, so that later ones cannot fail. */
+    /* The first of these calls on a thread may fail for lack of memory.  Make
+     * them now, so that later calls cannot fail. */
     if (self == NULL ||
         ps_thread_set_word(PS_THREAD_WORKER, self) != PS_SUCCESS ||
         ps_memory_may_wait(false) != PS_SUCCESS) {
@@ -697,8 +702,8 @@ queue_job(struct job *job)
     return status;
 }
 
-/* Returns a job for the arguments of submit; NULL with an exception.  It runs
- * in a copy of the context; NULL means the current context. */
+/* Returns a job for the arguments of submit; NULL with an exception.  The job
+ * will run in a copy of `context`; of the current context if that is NULL. */
 static struct job *
 job_create(struct ps_stream *stream, PyObject *context, PyObject *const *args,
            Py_ssize_t nargs, PyObject *kwnames)
@@ -898,8 +903,9 @@ cancel_pending(void)
     }
 }
 
-/* Wait until no callable runs and no thread is leaving, or for the timeout.
- * Returns whether no callable runs.  Called with the GIL released. */
+/* Wait until no callable runs and no thread is leaving, for at most
+ * timeout_ns.  Returns whether no callable runs.  Called with the GIL
+ * released. */
 static bool
 wait_for_running(int64_t timeout_ns)
 {

@@ -21,7 +21,8 @@ struct start {
     bool failed;
 };
 
-/* Report a failure to add the thread to `threading`, or to remove it. */
+/* Report the exception, if `none` is NULL, of a call that adds the thread to
+ * `threading` or removes it. */
 static void
 check_shown(PyObject *none)
 {
@@ -37,8 +38,8 @@ create_state(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Main();
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
-    /* Call these two functions instead of PyThreadState_New: in 3.11 it does
-     * not check whether the first one fails. */
+    /* Call these two functions instead of PyThreadState_New, which in Python
+     * 3.11 does not check whether the first one fails. */
     PyAPI_FUNC(void) _PyThreadState_SetCurrent(PyThreadState *);
     PyThreadState *state = _PyThreadState_Prealloc(interpreter);
     if (state != NULL) {
@@ -69,14 +70,14 @@ thread_main(void *argument)
 {
     struct start *start = argument;
     void (*serve)(void) = start->serve, (*left)(void) = start->left;
-    /* Create the state on this thread, because a state is bound to the thread
-     * that creates it. */
+    /* Create the thread state on the new thread, because a state is bound to
+     * the thread that creates it. */
     PyThreadState *thread = create_state();
     bool ready =
         thread != NULL && (start->prepare == NULL || start->prepare());
     start->failed = !ready;
-    /* Do not use `start` after this: it is on the stack of the thread that
-     * waits. */
+    /* Do not use `start` after this, because it is on the stack of the thread
+     * that waits for the semaphore. */
     sem_post(&start->begun);
     if (thread == NULL) {
         return NULL;

@@ -1,5 +1,5 @@
-/* The timeline's Python side: names of threads, streams and functions, and
- * places in programs.  A log owns the names that its slices refer to.
+/* The timeline's Python side: the names of threads, streams and functions, and
+ * places in programs.  A log has the names to which its slices refer by index.
  *
  * Core calls backends with or without the GIL, so each hook acquires the
  * GIL. */
@@ -29,25 +29,26 @@
  * index. */
 struct log {
     struct ps_timeline *timeline;
-    uintptr_t number; /* counts the logs */
+    uintptr_t number; /* the logs are numbered from 1 */
     PyObject *threads;
     PyObject *streams; /* (device, label) */
     PyObject *names;
     PyObject *name_indices;
-    PyObject *foreign; /* other libraries' names, by number */
-    PyObject *active;  /* Python's threads, by identifier */
+    PyObject *foreign; /* a dict from numbers of names.h to names */
+    PyObject *active;  /* threading's dict of threads, by identifier */
 };
 
-/* The log that records now, or NULL.  Read it, and add to a log, only within a
- * critical section of variables_owner().  Otherwise another thread could stop
- * the log meanwhile. */
+/* The log that records now, or NULL.  Read this variable, and add to the log's
+ * lists, only within a critical section of variables_owner(), because
+ * otherwise another thread could stop the log meanwhile. */
 static struct log *current;
 static uintptr_t logs;
 /* The number of the current log, for callers without the GIL; 0 if there is
  * none. */
 static atomic_uintptr_t current_number;
 
-/* The kinds of rows: kinds of slices, and NODE for what graphs do. */
+/* The names of the kinds of rows: the kinds of slices, and NODE for nodes of
+ * graphs. */
 enum { NODE = PS_SLICE_MARK + 1 };
 static const char *const kinds[] = {
     [PS_SLICE_NONE] = "",
@@ -77,13 +78,13 @@ is_internal(void)
     return ps_thread_word(PS_THREAD_OWN) != NULL || is_finalizing();
 }
 
-/* A thread's word holds two numbers: the log's number and, in the lowest BITS
- * bits, the thread's index + 1. */
+/* The thread-local word PS_THREAD_TIMELINE holds two numbers: the number of a
+ * log and, in the lowest BITS bits, 1 + the thread's index in that log. */
 enum { BITS = 24 };
 
-/* Returns the name that threading.Thread gives the thread, a new reference.
- * NULL with an exception.  Runs no Python code: otherwise another thread could
- * get the GIL meanwhile, and wait for a lock that this thread's caller
+/* Returns a new reference to the name that threading.Thread has given to the
+ * thread; NULL with an exception.  Runs no Python code, because then another
+ * thread could get the GIL, and wait for a lock that a caller on this thread
  * holds. */
 static PyObject *
 thread_name(PyObject *active, unsigned long identifier)
@@ -122,8 +123,8 @@ thread_index(void)
         current != NULL && current->number == number
             ? thread_name(current->active, PyThread_get_thread_ident())
             : NULL;
-    /* Check again: the critical section may have been suspended, and the log
-     * stopped. */
+    /* Check `current` again, because the critical section may have been
+     * suspended, and the log stopped meanwhile. */
     if (name != NULL && current != NULL && current->number == number &&
         PyList_Append(current->threads, name) == 0) {
         index = (uint32_t)PyList_GET_SIZE(current->threads);
@@ -137,8 +138,9 @@ thread_index(void)
     return index;
 }
 
-/* Whether the calling thread holds the GIL.  PyGILState_Check() cannot tell:
- * it is always true once there has been a subinterpreter. */
+/* Returns whether the calling thread holds the GIL.  PyGILState_Check() is not
+ * used, because it always returns true once there has been a
+ * subinterpreter. */
 static bool
 has_gil(void)
 {
@@ -255,7 +257,7 @@ memory_name(const struct ps_device *device)
                                   PS_TIMELINE_MEMORY};
 }
 
-/* Record how much memory of the device is allocated.  nbytes is the size of a
+/* Add a slice with the device memory that is in use.  nbytes: the size of a
  * block that is about to be freed, or 0. */
 static void
 note_memory(struct ps_device *device, uint64_t nbytes)
@@ -443,9 +445,9 @@ log_free(struct log *log)
     PyMem_Free(log);
 }
 
-/* Tell the log of the device's streams, so that it can name them.  Streams
- * that it does not know, because only other libraries use them, are reported
- * by number. */
+/* Add the device's streams to the log, so that it can name them in activity
+ * reports.  Streams that only other libraries use are not known, and are named
+ * by their number. */
 static void
 know_streams(struct ps_device *device)
 {
@@ -553,8 +555,8 @@ log_create(PyObject *active, bool by_events)
 
 enum { LONGEST_REFUSAL = 160 };
 
-/* Make the devices of all backends report their activities, if they can.  If
- * one refuses and gives a reason, `refusal` receives it. */
+/* Make the devices of all backends report their activities, if they can.  If a
+ * backend refuses and gives a reason, `refusal` receives the reason. */
 static void
 begin_activities(char refusal[LONGEST_REFUSAL])
 {
@@ -648,8 +650,8 @@ timeline_resolve(PyObject *Py_UNUSED(module), PyObject *capsule)
     return resolved ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
 
-/* Returns the item of a list with the index `index` - 1, a new reference; None
- * if there is none. */
+/* Returns a new reference to the item of a list with the index `index` - 1; to
+ * None if there is none. */
 static PyObject *
 item(PyObject *list, uint32_t index)
 {
@@ -690,7 +692,8 @@ demangled(const char *name)
     return result;
 }
 
-/* Returns another library's name with this number, a new reference. */
+/* Returns a new reference to the name of another library with this number of
+ * names.h. */
 static PyObject *
 foreign_name(const struct log *log, uint32_t number)
 {
@@ -748,7 +751,7 @@ slice_stream(const struct log *log, const struct ps_slice *slice)
     return known;
 }
 
-/* Whether the slice is an NVTX range or mark. */
+/* Returns whether the slice is an NVTX range or mark. */
 static bool
 has_domain(const struct ps_slice *slice)
 {
@@ -796,7 +799,8 @@ row_of(const struct log *log, const struct ps_slice *slice, int kind,
     uint64_t nbytes = __atomic_load_n(&slice->nbytes, __ATOMIC_RELAXED);
     int64_t end = __atomic_load_n(&slice->times.end, __ATOMIC_ACQUIRE);
     int64_t begin = __atomic_load_n(&slice->times.begin, __ATOMIC_ACQUIRE);
-    /* The thread may have read the clock only after the work began. */
+    /* The work may have begun before the thread that queued it read the
+     * clock. */
     int64_t queued = slice->queued > 0 && (begin <= 0 || slice->queued < begin)
                          ? slice->queued
                          : begin;
@@ -960,8 +964,9 @@ number_of_log(void)
     return number;
 }
 
-/* Add a slice without a row at the beginning of the await.  It determines for
- * which work the await waits.  The end of the await adds another slice. */
+/* Called at the beginning of an await: adds a slice, which is not shown as a
+ * row, to determine for which work the await waits.  The end of the await adds
+ * another slice. */
 static PyObject *
 timeline_await_begin(PyObject *Py_UNUSED(module), PyObject *object)
 {

@@ -1,6 +1,6 @@
-/* Core's trace hook.  It calls one Python function, on the thread that made
- * the traced call, with or without the GIL.  An exception in this function
- * does not reach the caller. */
+/* Core's trace hook.  Core calls it on the thread that makes the traced call,
+ * with or without the GIL held, and it calls one Python function.  An
+ * exception of this function does not reach the program's call. */
 #include "trace.h"
 
 #include "../core/thread.h"
@@ -15,7 +15,7 @@ static atomic_int wanted[PS_TRACE_KINDS];
 /* The kinds that the race detector and the timeline need, as bit masks. */
 static atomic_uint for_races, for_timeline;
 
-/* Report that the callbacks could not be called, for lack of memory. */
+/* Report that the callbacks could not be called, because memory is short. */
 static void
 report_no_memory(PyObject *function)
 {

@@ -1,8 +1,8 @@
 /* Copies and fills: the stream-ordered operations of `Buffer`.
  *
- * Work that the caller does not wait for marks its blocks as used by its
- * stream, so that no block is reused before the work is done.  During a call,
- * the caller holds the blocks. */
+ * If a call does not wait for the work that it queues, it marks the blocks as
+ * used by the stream, so that no block is reused before the work is done.
+ * During the call itself, the caller has references to the blocks. */
 #include "transfer.h"
 
 #include <stdlib.h>
@@ -49,7 +49,8 @@ end_use(struct transfer *transfer)
     }
 }
 
-/* Mark the blocks as used.  After success, the caller must call end_use. */
+/* Mark the transfer's blocks as used by its stream.  After success, the caller
+ * must call end_use. */
 static ps_status
 begin_use(struct transfer *transfer)
 {
@@ -66,8 +67,9 @@ begin_use(struct transfer *transfer)
     return status;
 }
 
-/* Queue a copy.  `wait`: the caller will wait for it, so the blocks need not
- * be marked.  copy and fill are called with the GIL released. */
+/* Queue a copy.  wait: whether the caller will wait for the copy, so that the
+ * blocks need not be marked.  copy() and fill() are called with the GIL
+ * released. */
 static ps_status
 copy(struct transfer *transfer, void *destination, const void *source,
      size_t nbytes, bool wait)
@@ -102,8 +104,8 @@ is_pageable(struct span *span)
     return span->foreign && span->block->host && !span->block->pinned;
 }
 
-/* Check that the caller can wait for a copy on the stream; during a capture it
- * cannot.  On failure, returns -1 with an exception. */
+/* Check that the caller can wait for a copy on the stream; it cannot if the
+ * stream is being captured.  On failure, returns -1 with an exception. */
 static int
 check_may_wait_for_copy(const struct work *work, bool own, bool captured)
 {
@@ -120,7 +122,8 @@ check_may_wait_for_copy(const struct work *work, bool own, bool captured)
         captured ? PS_ERROR_CAPTURE_UNSUPPORTED : PS_SUCCESS);
 }
 
-/* Wait for work that the program did not ask to wait for. */
+/* Wait for work, although the program has not asked for the wait; see
+ * imply_begin. */
 static ps_status
 imply_wait_for(const struct work *work)
 {
@@ -139,7 +142,7 @@ imply_event_wait(struct ps_stream *stream, struct ps_event *event)
     return result;
 }
 
-/* When to wait for a copy. */
+/* Whether a call waits for the copy that it queues. */
 enum waiting {
     NEVER,
     ALWAYS,
@@ -156,9 +159,9 @@ wrap_held(struct span span)
     return buffer_wrap(&span);
 }
 
-/* Capture a copy of pageable memory through pinned memory.  The backend would
- * access pageable memory at the launch, not when the stream reaches the
- * copy. */
+/* Capture a copy from or to pageable memory in two steps, through pinned
+ * memory, because the backend would access pageable memory at the launch, not
+ * when the launch reaches the copy. */
 static int
 capture_staged(struct ps_stream *stream, struct span *to, struct span *from)
 {
@@ -210,8 +213,8 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
             /* A signal handler or a schedule ended the wait, but the copy is
              * still pending. */
             if (!own) {
-                /* The blocks belong to two backends, so no stream can keep
-                 * both.  Keep them for ever. */
+                /* The blocks belong to two backends, so the stream can keep
+                 * only one of them alive.  Keep both for ever. */
                 ps_block_ref(to->block);
                 ps_block_ref(from->block);
             }
@@ -257,7 +260,7 @@ work_stream(struct span *span, struct ps_stream *given)
 }
 
 /* Run a copy on the stream `given` or, if that is NULL, on the current stream
- * of the leader's device.  `transfer` names the blocks that the copy uses. */
+ * of the leader's device.  `transfer` has the blocks that the copy uses. */
 static int
 copy_on(const char *method, struct span *leader, struct ps_stream *given,
         struct transfer transfer, struct span *to, struct span *from,
@@ -275,9 +278,10 @@ copy_on(const char *method, struct span *leader, struct ps_stream *given,
     return result;
 }
 
-/* Copy between memory of two backends.  One side must be host memory.  The
- * other side's backend does not know which streams use it, so wait for those
- * streams first, and wait for the copy, too. */
+/* Copy between memory of two backends, of which one side must be host memory.
+ * The backend that runs the copy does not know which streams of the other
+ * backend use that memory, so wait for those streams first, and then for the
+ * copy. */
 static int
 copy_between_backends(const char *method, struct span *to, struct span *from,
                       struct ps_stream *given)
@@ -321,7 +325,8 @@ copy_between_devices(struct span *to, struct span *from, enum waiting waiting)
     return result;
 }
 
-/* Check the two sides of a copy before anything is queued. */
+/* Check the two sides of a copy before anything is queued.  On failure,
+ * returns -1 with an exception. */
 static int
 check(struct span *to, struct span *from)
 {
@@ -404,10 +409,10 @@ span_fill(const char *method, struct span *span, const struct pattern *pattern,
     return result;
 }
 
-/* Wait for the work of the stream `user`, without a request of the program.
- * `stream` waits or, if it is NULL, the calling thread.  If `user` is another
- * thread's default stream, this waits only for the work with Buffers that this
- * package has queued there. */
+/* Make `stream` wait for the work of the stream `user`; if `stream` is NULL,
+ * the calling thread waits.  The program has not asked for this wait.  If
+ * `user` is another thread's default stream, waits only for work with Buffers
+ * that this package has queued on it. */
 static int
 wait_for(struct ps_stream *user, struct ps_stream *stream)
 {
@@ -430,8 +435,8 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
                                   : stream_imply_wait(stream, user);
     }
     if (is_own_stream(user)) {
-        /* This thread runs a callable of that stream, and the work before the
-         * callable is done. */
+        /* This thread runs a callable of the stream `user`, and the stream's
+         * work before the callable is done. */
         return 0;
     }
     work.stream = work.event != NULL ? NULL : user;

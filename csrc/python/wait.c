@@ -1,8 +1,8 @@
-/* Waiting for work, for every method that blocks.  The GIL is released
- * meanwhile.  The main thread must run signal handlers during the wait.  If
- * the backend calls limit.is_over while it waits, they run there.  If it does
- * not, a wait with a timeout is split into slices, and they run between the
- * slices. */
+/* Waits for work, for every method that blocks.  The GIL is released
+ * meanwhile.  The main thread must run signal handlers during a wait.  If the
+ * backend calls limit.is_over while it waits, they run in that call.  If it
+ * does not, a wait with a timeout is split into slices of time, and signal
+ * handlers run between the slices. */
 #include "wait.h"
 
 #include <sys/syscall.h>
@@ -26,8 +26,8 @@
 
 enum { SLICE_NS = 50 * 1000 * 1000 };
 
-/* The shortest timeout of a wait for a device: a thread reports a device's
- * completion, and it does so with a delay. */
+/* A shorter timeout of a wait for a device is extended to this: the completion
+ * of a device's work is reported by a thread, with a delay. */
 enum { LEAST_NS = 10 * 1000 * 1000 };
 
 /* A timeout above this means no limit. */
@@ -72,7 +72,7 @@ parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns)
     return 0;
 }
 
-/* Wait through the backend.  limit may be NULL: no limit. */
+/* Wait with the backend's member for the work.  limit may be NULL. */
 static ps_status
 synchronize(const struct work *work, const struct ps_limit *limit)
 {
@@ -86,9 +86,9 @@ synchronize(const struct work *work, const struct ps_limit *limit)
 ps_status
 run_handlers(unsigned generation)
 {
-    /* A signal handler may interrupt one of the library's own waits.  The
-     * waits that the handler makes are the program's, so clear these marks
-     * meanwhile. */
+    /* A signal handler may run during a wait that the library makes on its own
+     * account.  The handler's waits are the program's, so clear the marks of
+     * such waits while it runs. */
     const void *own = ps_thread_word(PS_THREAD_OWN);
     const void *implied = ps_thread_word(PS_THREAD_IMPLIED);
     ps_thread_set_word(PS_THREAD_OWN, NULL);
@@ -136,8 +136,9 @@ wait_end(struct core_wait *wait, ps_status status)
     return wait->status != PS_SUCCESS ? wait->status : status;
 }
 
-/* Wait through the backend.  Returns PS_ERROR_NOT_SUPPORTED if there is a
- * timeout and the backend does not support limits. */
+/* Wait with the backend's member, with the GIL released.  Returns
+ * PS_ERROR_NOT_SUPPORTED if there is a timeout and the backend does not
+ * support limits. */
 static ps_status
 wait_natively(const struct work *work, int64_t timeout_ns)
 {
@@ -150,10 +151,10 @@ wait_natively(const struct work *work, int64_t timeout_ns)
     return wait_end(&wait, status);
 }
 
-/* Sleep until a message comes or `end` is reached, but at most for a time that
- * grows with the time since `start`.  A CPU core that sleeps long needs a
- * tenth of a millisecond to wake up.  Waking it up now and then avoids that
- * delay, and keeps it busy for less than a hundredth of the time. */
+/* Sleep until a message arrives or `end` is reached, but at most for a time
+ * that grows with the time since `start`.  A CPU core that has slept for long
+ * takes a tenth of a millisecond to wake up.  To wake it up now and then
+ * avoids that delay, and takes less than a hundredth of its time. */
 static ps_status
 back_off(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
 {
@@ -162,7 +163,7 @@ back_off(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
     return ps_mailbox_wait(mailbox, rest < end - now ? rest : end - now);
 }
 
-/* Waits for one slice of time. */
+/* A function that waits for one slice of time. */
 typedef ps_status (*slice_function)(const void *what, int64_t timeout_ns);
 
 struct mailbox_wait {
@@ -216,8 +217,8 @@ has_message(void *mailbox)
     return ps_mailbox_wait(mailbox, 0) == PS_SUCCESS;
 }
 
-/* Sleep for a moment, or until a message comes.  The message may come from a
- * Future of another library, which the schedule does not know. */
+/* Sleep for NAP_NS, or until a message arrives.  The message may come from a
+ * Future of another library, of which the schedule does not know. */
 static void
 nap_in_schedule(struct ps_mailbox *mailbox, int64_t *left_ns)
 {
@@ -246,7 +247,7 @@ wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
         if (status != PS_SUCCESS) {
             return status;
         }
-        /* The timeout also holds in real time, because callables take real
+        /* The timeout also applies to real time, because callables take real
          * time. */
         int64_t real = left_of(timeout_ns, wait->start);
         left = left < real ? left : real;
@@ -272,13 +273,14 @@ wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns)
     return status;
 }
 
-/* A wait for a notification.  Since the notification may be delayed, the work
- * is also queried. */
+/* A wait for a notification.  The work is also queried, since the notification
+ * may be delayed. */
 struct notified_wait {
     const struct work *work;
     struct ps_mailbox *mailbox;
     int64_t start;
-    /* The number of the event's record to wait for. */
+    /* If the work is an event: the value of ps_event.recorded when the wait
+     * began. */
     unsigned long long record;
 };
 
@@ -301,7 +303,8 @@ ask(const struct notified_wait *wait)
     return latest_record(work) == wait->record ? status : PS_ERROR_NOT_READY;
 }
 
-/* Wait for one slice of time: at first by querying without a pause. */
+/* Wait for one slice of time.  During the first EAGER_NS, query without a
+ * pause. */
 static ps_status
 notified_slice(const void *context, int64_t timeout_ns)
 {
@@ -348,8 +351,8 @@ wait_notified(const struct work *work, int64_t timeout_ns)
         return status;
     }
     status = register_work(wait.mailbox, work, 0);
-    /* Without notifications, streams and events can still be queried; devices
-     * cannot. */
+    /* Go on without a notification if the backend has none and the work is not
+     * that of a device: streams and events can be queried. */
     if (status == PS_SUCCESS ||
         (status == PS_ERROR_NOT_SUPPORTED && !is_device)) {
         status = wait_in_slices(
@@ -360,7 +363,7 @@ wait_notified(const struct work *work, int64_t timeout_ns)
         CALL_BACKEND(work->device->runtime, ps_mailbox_destroy(wait.mailbox));
     }
     if (status == PS_SUCCESS && work->event != NULL) {
-        /* Query the event once more, so that it remembers that it is done. */
+        /* Query the event once more, so that core stores that it is done. */
         ps_event_query(work->event);
     }
     return status;

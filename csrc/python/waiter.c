@@ -27,7 +27,7 @@ typedef struct {
     /* Whether the GIL must be released for calls of backends. */
     atomic_bool shared;
     PyObject *weakrefs;
-    /* A dict of the objects that the wait is for; or NULL. */
+    /* A dict with the objects for which the wait is; or NULL. */
     PyObject *objects;
 } WaiterObject;
 
@@ -102,7 +102,8 @@ work_of(PyObject *object, struct work *work)
     return 0;
 }
 
-/* Register the message's notification: it is sent when the work is done. */
+/* Register the message's notification for the work, so that the message is
+ * posted when the work is done. */
 static ps_status
 notify(const struct work *work, struct ps_message *message)
 {
@@ -312,9 +313,9 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return status != PS_RAISED ? Waiter_take(self, NULL) : NULL;
 }
 
-/* Raise the exception for an await of a stream that has ended with this
- * status, or the exception of a captured callable that the stream ran.
- * Returns -1 then. */
+/* Check an await of a stream that has ended with this status.  Raises the
+ * exception for a failure, or the exception of a captured callable that the
+ * stream has run, and returns -1.  Otherwise returns 0. */
 static int
 check_stream(PyObject *object, ps_status status)
 {

@@ -1,5 +1,5 @@
-/* The module's functions that queue work, or create native streams for the
- * caller to manage. */
+/* The module's functions that queue work, or that create native streams which
+ * the caller must destroy. */
 #include "module.h"
 
 #include "../core/work.h"

@@ -256,7 +256,7 @@ cpu_event_record_locked(struct cpu_engine *engine, int device,
                : status;
 }
 
-/* Whether the event is known to be done. */
+/* Returns whether the event is known to be done. */
 static bool
 event_is_done(const struct ps_backend *backend, int device, ps_handle handle)
 {
