@@ -19,22 +19,23 @@
 
 #include <pthread.h>
 
-/* The words.  PS_THREAD_MEMORY, PS_THREAD_STREAMS and PS_THREAD_OWN are used
- * by core, the others by the Python layer. */
+/* The words of a thread, which the comments call "it".  PS_THREAD_MEMORY,
+ * PS_THREAD_STREAMS and PS_THREAD_OWN are used by core, the others by the
+ * Python layer. */
 enum ps_thread_word {
-    PS_THREAD_MEMORY,
-    PS_THREAD_STREAMS,
-    PS_THREAD_CURRENTS,
-    PS_THREAD_ENDED,
-    PS_THREAD_WORKER,
-    PS_THREAD_TRACING,
-    PS_THREAD_READING,
-    PS_THREAD_IMPLIED,
-    PS_THREAD_UNAWARE,
-    PS_THREAD_OWN,
-    PS_THREAD_LAUNCH,
-    PS_THREAD_TIMELINE,
-    PS_THREAD_COPY,
+    PS_THREAD_MEMORY,   /* whether it may wait, and whether it is sweeping */
+    PS_THREAD_STREAMS,  /* its default streams, as a list */
+    PS_THREAD_CURRENTS, /* its current streams */
+    PS_THREAD_ENDED,    /* the id of its thread state once that is cleared */
+    PS_THREAD_WORKER,   /* set while it runs submitted callables */
+    PS_THREAD_TRACING,  /* set while it runs a trace callback */
+    PS_THREAD_READING,  /* the Buffer that it only reads; see buffer.c */
+    PS_THREAD_IMPLIED,  /* its waits are the library's own; see imply_begin */
+    PS_THREAD_UNAWARE,  /* the race detector must ignore its calls */
+    PS_THREAD_OWN,      /* its calls are the library's own; see ps_own_begin */
+    PS_THREAD_LAUNCH,   /* the launch of a graph that it is making */
+    PS_THREAD_TIMELINE, /* its index in the current timeline */
+    PS_THREAD_COPY,     /* the name of the copy that it is queueing */
     PS_THREAD_WORDS,
 };
 

@@ -23,7 +23,7 @@ struct chunk {
 
 struct stream {
     struct ps_actor_name name;
-    uint64_t latest;  /* the source of its latest slice */
+    uint64_t latest;  /* 1 + the index of its latest slice; 0 if it has none */
     uint64_t capture; /* the number of the capture that it belongs to, or 0 */
     /* Only for a blocking stream; values as of ps_slice.source.  follows: the
      * default stream's slice for which this stream waited last.  followed:

@@ -158,7 +158,7 @@ struct cpu_stream {
     /* Points to `known` in the stream's slot, or for a default stream in its
      * device; NULL if it has neither. */
     _Atomic int64_t *known;
-    /* constant; NULL if the stream is in no partition */
+    /* Constant; NULL if the stream is in no partition. */
     struct cpu_partition *partition;
     /* The first failure of its work; written only by the thread that serves
      * the stream. */
@@ -173,7 +173,7 @@ struct cpu_stream {
     struct cpu_operation *first;
     struct cpu_operation **tail;
     unsigned pending; /* operations in the queue */
-    /* threads that wait for the stream, in the order of their targets */
+    /* The threads that wait for the stream, in the order of their targets. */
     struct cpu_waiter *waiters;
     /* A ring, in the order of tickets. */
     struct ps_notification *notifications;
@@ -429,7 +429,8 @@ cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
 
 /* A partition limits how many workers serve its streams at a time. */
 struct cpu_partition {
-    /* held by its handle, its streams, and workers that serve them */
+    /* References are held by its handle, its streams, and workers that serve
+     * these. */
     unsigned refs;
     int count; /* constant; the number of its multiprocessors */
     /* constant; the most workers that serve its streams at a time */
