@@ -24,20 +24,6 @@ cpu_times_take(void)
     return times;
 }
 
-/* Returns what is added to times: 1 while time is virtual, so that no time is
- * 0, which means unknown in struct ps_times. */
-static int64_t
-offset(const struct cpu_engine *engine)
-{
-    return cpu_is_lazy(engine);
-}
-
-static int64_t
-times_now(struct cpu_engine *engine)
-{
-    return engine->clock->now() + offset(engine);
-}
-
 static void
 write_time(int64_t *to, int64_t time)
 {
@@ -47,7 +33,7 @@ write_time(int64_t *to, int64_t time)
 void
 cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation)
 {
-    write_time(&operation->times->begin, times_now(engine));
+    write_time(&operation->times->begin, engine->clock->now());
 }
 
 /* Write the operation's end, and also its begin if that was not written.  The
@@ -58,10 +44,9 @@ cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation)
 {
     struct cpu_engine *engine = stream->engine;
     struct ps_times *times = operation->times;
-    int64_t now = times_now(engine);
+    int64_t now = engine->clock->now();
     if (operation->kind == CPU_SLEEP && stream->status == PS_SUCCESS) {
-        write_time(&times->begin,
-                   stream->deadline - operation->duration + offset(engine));
+        write_time(&times->begin, stream->deadline - operation->duration);
     }
     else if (times->begin == 0) {
         write_time(&times->begin, now);
@@ -75,7 +60,7 @@ end_locked(struct cpu_promise *base, const struct cpu_record *record)
     struct promise *promise = (struct promise *)base;
     struct cpu_engine *engine = promise->engine;
     (void)record;
-    write_time(&promise->times->end, times_now(engine));
+    write_time(&promise->times->end, engine->clock->now());
     free(promise);
 }
 
@@ -98,7 +83,7 @@ cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times)
 static ps_status
 cpu_time_now(const struct ps_backend *backend, int64_t *now)
 {
-    *now = times_now(cpu_engine_of(backend));
+    *now = cpu_engine_of(backend)->clock->now();
     return PS_SUCCESS;
 }
 
