@@ -1,9 +1,10 @@
 /* The uses of a block by streams.  Private to memory.c and memory_use.c.  A
  * use says that a stream has work with a block.  While the block has
  * references, its uses are in the block's list, and the mutex of the block's
- * device guards them.  Afterwards each use is in its stream's list
- * (memory.first in struct ps_stream), and belongs to the thread that has taken
- * the stream out of the pool's list. */
+ * device guards them.  When the block has no more references, each of its uses
+ * moves to the list of its stream (memory.first in struct ps_stream).  Then
+ * only the thread that has taken the stream out of the memory pool's list
+ * `retired` may touch the stream's uses. */
 #ifndef PYSTREAMS_CORE_MEMORY_USE_H
 #define PYSTREAMS_CORE_MEMORY_USE_H
 

@@ -1,5 +1,5 @@
-/* The hook.  It is set once, before any trace point reads it, so to read it
- * needs no lock. */
+/* The trace hook.  It is set once, before any trace point reads it.  So a
+ * trace point needs no lock to read it. */
 #include "trace.h"
 
 atomic_uint ps_trace_kinds;

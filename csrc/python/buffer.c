@@ -266,7 +266,7 @@ allocation_stream(const char *function, struct ps_device *device,
     return stream;
 }
 
-/* Returns the device for memory of this kind, which an argument names; NULL
+/* Returns the device that the argument names, for memory of this kind; NULL
  * with an exception.  Pinned memory is for copies to and from an accelerator,
  * so for pinned memory "cpu" means the default device. */
 static struct ps_device *

@@ -59,8 +59,8 @@ class emulated_cuda(ContextDecorator):
             if _C.emulation_current() == entered[0]:
                 _reset_currents(self._devices)
         finally:
-            # If a later emulation is still entered, this raises, and this one
-            # can be left later.
+            # This raises if an emulation that was entered later is still
+            # active.  Then self._entered keeps the entry for another try.
             _C.emulation_leave(*entered)
             self._entered.pop()
 

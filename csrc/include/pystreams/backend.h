@@ -752,8 +752,8 @@ struct ps_backend {
 
     /* Queue the graph's work as one operation of the stream, after its pending
      * work and after the executable's earlier launches.  Failures of earlier
-     * launches stay with the streams of those launches.  Never on a stream
-     * that is being captured.  May block. */
+     * launches stay with the streams of those launches.  Core never calls this
+     * for a stream that is being captured.  May block. */
     ps_status (*graph_launch)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
 
