@@ -239,6 +239,12 @@ class _Run:
         self._failed = self._paused = self._collects = False
 
     @property
+    def overtaken(self) -> set[int]:
+        """The numbers of the operations before which the program, or a later
+        operation, went on."""
+        return {o.number for o in self.operations if o.overtaken}
+
+    @property
     def late(self) -> set[int]:
         """The numbers of the operations that were late.
 
@@ -246,15 +252,14 @@ class _Run:
         ran after an operation that was queued later, or not at all; if there
         are none, those before which the program went on.
         """
-        overtaken = {o.number for o in self.operations if o.overtaken}
         if self._schedule.strategy in _DELAYING:
-            return overtaken
+            return self.overtaken
         newest, late = 0, set()
         for number, o in self.begun.items():
             if number < newest or not o.step:
                 late.add(number)
             newest = max(newest, number)
-        return late or overtaken
+        return late or self.overtaken
 
     @property
     def begun(self) -> dict[int, _Operation]:
@@ -445,17 +450,18 @@ def _shrink(
         return (trial, found) if found and type(found) is kind else None
 
     def first_of(
-        sets: Iterable[list[int]],
-    ) -> tuple[list[int], tuple[_Run, Exception]] | None:
+        sets: Iterable[tuple[int, ...]],
+    ) -> tuple[tuple[int, ...], tuple[_Run, Exception]] | None:
         for numbers in sets:
             if found := attempt(numbers):
                 return numbers, found
         return None
 
     kind = type(error)
-    queued = sorted({o.number for o in failed.operations})
-    overtaken = sorted({o.number for o in failed.operations if o.overtaken})
-    found = first_of([overtaken, sorted(failed.late), queued, []])
+    queued = sorted(failed.begun)
+    starts = map(sorted, (failed.overtaken, failed.late, queued, ()))
+    # Two of them are often the same.
+    found = first_of(dict.fromkeys(map(tuple, starts)))
     size = len(found[0]) if found else 0
     while found and size:
         late, _ = found
@@ -464,7 +470,7 @@ def _shrink(
         found = fewer or found
         size = min(size, len(found[0])) if fewer else size // 2
     if not found or len(found[0]) > 1:
-        found = first_of([n] for n in queued[:_ALONE]) or found
+        found = first_of((n,) for n in queued[:_ALONE]) or found
     return found[1] if found else (failed, error)
 
 

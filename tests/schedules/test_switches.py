@@ -1,5 +1,6 @@
 """Schedules by an environment variable and under pytest."""
 
+import functools
 import re
 
 import pytest
@@ -161,21 +162,28 @@ async def test_plain():
 
 
 @pytest.fixture
-def suite(tmp_path, run_python):
-    (tmp_path / "test_it.py").write_text(TESTS)
+def run_tests(tmp_path, run_python):
+    """run_tests(text, *options): what pytest prints of a file of tests."""
 
-    def run(*options):
+    def run(text, *options):
+        (tmp_path / "test_it.py").write_text(text)
         done = run_python(
             "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))",
             "-p",
             "no:cacheprovider",
-            "-rA",
+            "--rootdir",
+            str(tmp_path),
             str(tmp_path / "test_it.py"),
             *options,
         )
         return done.stdout + done.stderr
 
     return run
+
+
+@pytest.fixture
+def suite(run_tests):
+    return functools.partial(run_tests, TESTS, "-rA")
 
 
 def test_marked_tests(suite):
@@ -217,44 +225,23 @@ def test_race():
 """
 
 
-def test_races_under_schedules(run_python, tmp_path):
+def test_races_under_schedules(run_tests):
     """The report has one race, and a command that shows it again."""
-    (tmp_path / "test_it.py").write_text(RACE)
-
-    def run(*options):
-        done = run_python(
-            "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))",
-            "-p",
-            "no:cacheprovider",
-            "--rootdir",
-            str(tmp_path),
-            str(tmp_path / "test_it.py"),
-            *options,
-        )
-        return done.stdout
-
-    text = run("--pystreams-races", "--pystreams-schedules", "20")
+    text = run_tests(RACE, "--pystreams-races", "--pystreams-schedules", "20")
     assert text.count("nothing orders two accesses") == 1
     assert 'replay(fn, "early", races=True)' in text
     (command,) = re.findall(r"^pytest (.*) test_it.py::test_race$", text, re.M)
     assert command == "--pystreams-replay early --pystreams-races"
-    text = run(*command.split())
+    text = run_tests(RACE, *command.split())
     assert text.count("nothing orders two accesses") == 1
-    assert "1 passed" in run("--pystreams-replay", "early")
+    assert "1 passed" in run_tests(RACE, "--pystreams-replay", "early")
 
 
-def test_coroutine_functions(run_python, tmp_path):
+def test_coroutine_functions(run_tests):
     """They are not called under schedules, and that is said."""
-    (tmp_path / "test_it.py").write_text(COROUTINES)
-    done = run_python(
-        "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))",
-        "-p",
-        "no:cacheprovider",
-        "--pystreams-schedules=5",
-        str(tmp_path / "test_it.py"),
-    )
+    text = run_tests(COROUTINES, "--pystreams-schedules=5")
     for name in ("test_marked", "test_plain"):
-        assert f"{name} is a coroutine function, which" in done.stdout
+        assert f"{name} is a coroutine function, which" in text
 
 
 def test_a_stale_name_under_pytest(suite):
