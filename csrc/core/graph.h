@@ -22,10 +22,11 @@ struct ps_graph {
     /* Whether the native graph is kept after the executable was made from
      * it. */
     bool keeps;
+    /* The device of the latest capture.  Set with the mutex held.  Atomic
+     * because the Python layer reads it without the mutex. */
+    struct ps_device *_Atomic device;
     /* Guards the fields below.  Also held across calls of the backend. */
     pthread_mutex_t mutex;
-    /* The device of the latest capture. */
-    struct ps_device *device;
     /* The stream of the capture in progress, or NULL. */
     struct ps_stream *origin;
     /* The thread that must end the capture.  If `relaxed` is true, any thread

@@ -523,6 +523,34 @@ def test_replays_from_several_threads(backend, buffer):
     assert set(buffer.tobytes()) == {2}
 
 
+def test_a_graph_is_captured_again_while_another_thread_replays_it(
+    backend, stream, graph, buffer
+):
+    refused = set()
+
+    def replay_until(done):
+        while not done.is_set():
+            try:
+                graph.replay()
+            except RuntimeError as error:
+                refused.add(str(error))
+
+    done = threading.Event()
+    thread = threading.Thread(target=replay_until, args=(done,))
+    thread.start()
+    for _ in range(100):
+        with Capture(graph, stream):
+            buffer.fill_(2)
+        graph.reset()
+    done.set()
+    thread.join()
+    assert all("without a preceding" in text for text in refused), refused
+    with Capture(graph, stream):
+        buffer.fill_(3)
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 3
+
+
 # ---- What people are shown ----
 
 
