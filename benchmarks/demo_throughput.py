@@ -32,7 +32,8 @@ from pystreams import _C, Buffer, Event, Stream
 from pystreams._cli import demo
 
 READERS = (1, 2, 4, 8, 16, 32)
-# The bytes that go through the CPU engine, or are copied one way.
+# At most so many bytes go through the CPU engine, and at most so many are
+# copied in each direction.
 HOST_BYTES = 1 << 30
 COPY_BYTES = 4 << 30
 SOURCE = r"""
@@ -144,7 +145,8 @@ class Copies:
 
     def __init__(self, devices: list[_C.device], chunk: int):
         self._chunk = chunk
-        # A stream that copies up, one that copies down, and their buffers.
+        # Each item has a stream that copies up (to the device) and one that
+        # copies down, each with a buffer of the device and one of the host.
         self._pairs = []
         for device in devices * (4 if demo.on_host(devices[0]) else 2):
             up, down = Stream(device), Stream(device)
@@ -260,7 +262,8 @@ class Section:
             self._lanes.append(demo.Lane(way, self.chunk))
         lanes = self._lanes[:count]
         arguments = self._source, lanes
-        # The threads are there before the clock runs.
+        # A short run first, so that the demo's threads exist before the
+        # measurement.
         demo.stream_file(*arguments, min(self.size, 1 << 28), None, silent)
         seconds = demo.stream_file(*arguments, self.size, checksums, silent)
         return self.size / seconds
@@ -299,7 +302,8 @@ class Section:
             )
         }
         runs, plain = self._both(None)
-        # Slower by far, and more so on few threads.
+        # With CRC-32, reading is much slower, most of all on few threads, so
+        # leave out the small numbers of threads.
         checked_read = {
             str(n): self._readers.rate(n, self.size, True)
             for n in self._counts
@@ -315,7 +319,7 @@ class Section:
                 for n in sorted({1, threads})
             }
             limit = max(in_c.values())
-            # What a CRC-32 adds to the time of reading.
+            # The seconds per byte that a CRC-32 adds to reading.
             added = 1 / max(checked_read.values()) - 1 / max(read.values())
             checked_limit = 1 / (1 / limit + added)
         else:

@@ -29,7 +29,8 @@ BUILD = f"{sys.implementation.cache_tag}{sys.abiflags}-{platform.machine()}"
 ALLOWED = 1.10
 CALLS = 300
 REPEATS = 3
-# What asks about finished work comes before what records anew.
+# Queries come before records: a query of an event that has been recorded anew
+# takes other instructions.
 STATEMENTS = {
     "nothing": "pass",
     "event.query(), done": "done.query()",
@@ -135,7 +136,8 @@ def counted(plant):
             check=True,
         )
         totals = []
-        # The first part is what came before the loops.
+        # Each getppid() ends a part.  Part 1 has the instructions before the
+        # first measured loop.
         for part in range(2, len(glob.glob(f"{out}.*")) + 1):
             text = Path(f"{out}.{part}").read_text()
             totals.append(int(re.search(r"^totals: (\d+)", text, re.M)[1]))
@@ -180,7 +182,7 @@ def main():
         RECORDS.write_text(json.dumps(records, indent=2) + "\n")
     if not options.check:
         return False
-    # A row without a record has nothing to be held to.
+    # A row without a record is compared with itself, and so passes.
     above = [n for n in rows if rows[n] > ALLOWED * record.get(n, rows[n])]
     for name in above:
         print(f"{name}: more than {ALLOWED - 1:.0%} above its record")

@@ -40,7 +40,7 @@ def resident():
 def measure(name, device, count):
     import pystreams
 
-    # The engine's memory is the host's.
+    # The CPU engine has no memory of its own, only the host's.
     def used():
         if device == "cpu":
             return resident(), 0
@@ -49,7 +49,8 @@ def measure(name, device, count):
 
     stream = pystreams.Stream(device)
     event = stream.record_event()
-    # A GPU's first kernel takes memory for the program, too.
+    # On a GPU, a sleep is a kernel, and the first kernel also takes memory for
+    # its code.  So run one before the measurement.
     pystreams._C.sleep(stream.device_type, 1, stream)
     stream.synchronize()
     kept = [None] * count
@@ -63,7 +64,8 @@ def measure(name, device, count):
             kept[i].record(stream)
         stream.synchronize()
     else:
-        # At least a tenth of a second, of nanoseconds or of a GPU's cycles.
+        # Sleep for at least 0.1 s, so that all records stay queued.  The
+        # argument counts nanoseconds, or cycles of a GPU.
         busy = 100_000_000 if device == "cpu" else 500_000_000
         pystreams._C.sleep(stream.device_type, busy, stream)
         for _ in range(count):

@@ -31,7 +31,8 @@ class Kernel:
     def __init__(self):
         import cupy
 
-        # Not every CuPy has what it says to use instead.
+        # CuPy warns that ExternalStream is deprecated, but older versions of
+        # CuPy lack its replacement, Stream.from_external.
         warnings.filterwarnings("ignore", "ExternalStream")
         self.cupy = cupy
         self.spin = cupy.RawKernel(SOURCE, "spin")

@@ -15,7 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 120
-# Seconds; a millisecond is some thousand calls.
+# How many seconds the calls run before each batch, to warm the caches: a
+# millisecond has some thousand calls.
 WARMING = 1e-3
 
 

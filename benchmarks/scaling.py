@@ -18,7 +18,7 @@ SIZES = {
     "devices": [1, 2, 3, 4],
 }
 ROUNDS = 5
-LEAST = 5000  # calls, in a figure
+LEAST = 5000  # calls in each measurement
 
 
 def tables(device, quick):

@@ -90,7 +90,7 @@ def run_in_order(depth):
     place = {mark: i for i, mark in enumerate(order)}
     bug = [("other", 0), ("one", 0), ("other", 1), ("one", 1)][: depth + 1]
     places = [place[mark] for mark in bug]
-    # The chain, each before the next.
+    # The bug shows if the marks ran in the order of this list.
     if places == sorted(places):
         raise Hit
 

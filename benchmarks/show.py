@@ -10,7 +10,7 @@ def terminal(tables):
     except ImportError:
         print(markdown(tables))
         return
-    # Nothing is cut in a file.
+    # In a file, make lines long enough that rich cuts no text.
     console = Console(width=None if sys.stdout.isatty() else 160)
     for table in tables:
         shown = Table()

@@ -36,7 +36,7 @@ def tables(device, quick):
     for library, peer in peers.items():
         code = "".join(f"{step}\n{CLOCK}" for step in peer.START)
         try:
-            clocks(code)  # what is read from the disk, once
+            clocks(code)  # not measured: fills the page cache
             found = [clocks(code) for _ in range(rounds)]
             for row, samples in zip(
                 rows, zip(*found, strict=True), strict=True

@@ -32,7 +32,7 @@ import pystreams
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 RUNS = 25
 CALLS = ("nothing", "record", "timed", "wait", "query")
-# Between two looks at the clock.
+# How many calls a thread makes between two readings of the clock.
 BATCH = 200
 
 

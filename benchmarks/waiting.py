@@ -36,7 +36,8 @@ ROWS = {
     "wait_us": "wake-up of pystreams.wait(), us",
     "cpu_percent": "per cent of a core, in synchronize(timeout=10)",
 }
-# The most that a row may be, or where it is negative the least.
+# A positive target is the greatest value that a row may have.  A negative
+# target means that the row must be at least its absolute value.
 EITHER = {
     "await_done_ns": 2000,
     "timeout_us": 100,
@@ -149,7 +150,8 @@ def wake_ups(stream, event, rounds):
         "wait_us": lambda: pystreams.wait([event], timeout=60),
     }
     took = in_turn({n: after_work(w) for n, w in ways.items()}, rounds)
-    # What an event loop takes to start and stop is not its wake-up.
+    # run_until_complete() also starts and stops the event loop.  Subtract the
+    # time that this takes, because it is not part of the wake-up.
     took["await_us"] -= in_turn(
         {"loop": lambda: loop.run_until_complete(asyncio.sleep(0))}, rounds
     )["loop"]

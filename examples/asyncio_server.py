@@ -32,7 +32,7 @@ class Slot:
 
     async def mask(self, text):
         stream = self.stream
-        await stream  # work of a request that was cancelled may be left
+        await stream  # a cancelled request may have left work on it
         host, data = self.host[: len(text)], self.data[: len(text)]
         host.memoryview()[:] = text
         data.copy_(host, non_blocking=True, stream=stream)
@@ -76,7 +76,7 @@ async def ask(port, count):
             answer = await reader.readline()
             assert answer == b"*" * 12 + text[-4:] + b"\n", answer
         writer.write_eof()
-        assert await reader.read() == b""  # it has closed too
+        assert await reader.read() == b""  # the server has closed, too
 
 
 async def main():

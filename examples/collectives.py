@@ -59,8 +59,9 @@ class Nccl:
     raises RuntimeError."""
 
     def __init__(self):
-        # Buffers are of memory pools, which NCCL's kernels on another GPU of
-        # the same process could not reach.
+        # Within a process, NCCL's kernels may access another GPU's memory
+        # directly.  They cannot access Buffers in this way, because Buffers
+        # come from memory pools.  So switch direct access off.
         os.environ.setdefault("NCCL_P2P_DIRECT_DISABLE", "1")
         self.library = find_nccl()
         self.library.ncclGetErrorString.restype = ctypes.c_char_p
@@ -323,7 +324,8 @@ def run(group, nbytes):
     content = content[: count * 4]
     source = root and filled(root, content)
     total = sum(range(1, group.size + 1))
-    # Chunks of different sizes: 1, 2, 3... parts of it, and the rest.
+    # Chunks of different sizes: rank r gets r + 1 of `total` equal parts, and
+    # the last rank also what remains of the content.
     sizes = [len(content) // total * (r + 1) for r in range(group.size)]
     sizes[-1] += len(content) - sum(sizes)
     chunks = [content[start : start + size] for start, size in spans(sizes)]

@@ -46,7 +46,7 @@ def queue(source, target, size):
         slot = slots[number % len(slots)]
         nbytes = min(CHUNK, size - start)
         view = slot.source.memoryview()[:nbytes]
-        inward.wait_event(slot.stored)  # of the chunk that had the slot
+        inward.wait_event(slot.stored)  # of the slot's last chunk
         futures.append(inward.submit(fill, source, view))
         slot.data.copy_(slot.source, non_blocking=True, stream=inward)
         slot.loaded.record(inward)

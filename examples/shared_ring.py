@@ -81,7 +81,8 @@ def main():
         target=consume, args=(slots, options.chunks, theirs)
     )
     consumer.start()
-    theirs.close()  # the consumer's alone now, so that its end is noticed
+    # Now only the consumer has this end: if it dies, recv() raises EOFError.
+    theirs.close()
     start = time.perf_counter()
     try:
         produce(slots, options.chunks, ours)
