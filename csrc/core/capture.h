@@ -54,9 +54,9 @@ void ps_captures_reset_in_child(void);
  * with a captured stream.  Never blocks. */
 __attribute__((cold)) bool ps_stream_in_capture(struct ps_stream *stream);
 
-/* A fast form of ps_stream_in_capture, which notices only captures that this
- * library began: if there are none, it reads one counter and calls no
- * backend. */
+/* A fast form of ps_stream_in_capture.  While this library captures nothing,
+ * it reads one counter, calls no backend and returns false; so it may miss
+ * captures that another library began. */
 static inline bool
 ps_stream_is_captured(struct ps_stream *stream)
 {

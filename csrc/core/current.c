@@ -198,9 +198,9 @@ replace(struct ps_currents *currents, struct ps_stream *stream)
     return old;
 }
 
-/* Returns the stream to store as the current one if `stream` is set: the
- * device's callers_stream in place of a thread's default stream, because that
- * ends with its thread or its emulation; else `stream` itself. */
+/* Returns the stream to store when the program makes `stream` current.  That
+ * is `stream` itself, unless it is a thread's default stream, which ends with
+ * its thread or its emulation.  Then it is the device's callers_stream. */
 static struct ps_stream *
 standing_for(struct ps_stream *stream)
 {

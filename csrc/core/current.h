@@ -3,7 +3,7 @@
  *
  * A `struct ps_currents` has the current streams of one thread or asyncio
  * task; only one thread at a time may use it.  It holds a reference to each
- * stream that was set.  NULL, where a function accepts it, means that no
+ * stream that was set.  If a function accepts NULL instead, NULL means that no
  * stream was set: then every device's current stream is its first_current. */
 #ifndef PYSTREAMS_CORE_CURRENT_H
 #define PYSTREAMS_CORE_CURRENT_H

@@ -28,7 +28,7 @@ ps_status ps_emulation_create(const struct ps_backend *backend,
 
 /* Enter an emulation again that was left.  Returns false, without entering it,
  * if core still has objects of the emulation.  After success, the caller must
- * also check that the backend has none. */
+ * also check that the backend has no objects. */
 bool ps_emulation_reuse(struct ps_runtime *runtime);
 
 /* Unhide the emulation, with only its first `devices` devices, in their

@@ -1,5 +1,6 @@
-/* Events, and the pools of idle native events.  Interprocess events are never
- * pooled: another process may still wait for them. */
+/* Events, and the pools of idle native events.  Interprocess and external
+ * events are never pooled: another process, or a launch of a graph, may still
+ * use them without core's knowledge. */
 #include "event.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Events.  A native event is one of the backend, named by a handle.  A struct
+/* Events.  A native event is the backend's, named by a handle.  A struct
  * ps_event has none until its first record.  The first record creates a native
  * event on the device of the recording stream, and the ps_event keeps it until
  * its last reference is dropped.
@@ -126,8 +126,9 @@ ps_status
 ps_event_synchronize(struct ps_event *event, const struct ps_limit *limit);
 
 /* Synchronize without the backend: if the latest record is known to be done,
- * call the trace hook and return PS_SUCCESS.  Otherwise do nothing and return
- * PS_ERROR_NOT_KNOWN.  Never blocks. */
+ * call the trace hook and return PS_SUCCESS.  If the event was never recorded,
+ * only return PS_SUCCESS.  Otherwise do nothing and return PS_ERROR_NOT_KNOWN.
+ * Never blocks. */
 ps_status ps_event_synchronize_known(struct ps_event *event);
 
 /* Get the milliseconds between the records of two events of one device. */

@@ -198,10 +198,9 @@ is_other_threads(const struct ps_graph *graph)
            !pthread_equal(graph->thread, pthread_self());
 }
 
-/* End the capture.  After any status, the capture is over, unless the backend
- * still reports the stream as captured.  last: the graph is being freed, so if
- * this thread cannot end the capture, the stream's own thread does it
- * later. */
+/* End the capture.  If graph->origin is NULL afterwards, the capture is over,
+ * even if the status is a failure.  last: the graph is being freed, so if this
+ * thread cannot end the capture, the stream's own thread does it later. */
 static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
            size_t *operations)
@@ -571,10 +570,11 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }
-    /* The full queue is that of `launched`, where the event is recorded, or
-     * that of `stream`.  *full becomes the stream for whose room the caller
-     * must wait.  If this check of the room in `launched` fails for another
-     * reason, the caller's wait will fail with the same status. */
+    /* Either the queue of `launched` is full, in which the event is recorded,
+     * or the queue of `stream`.  A wait of 0 ns for room in `launched` tells
+     * which: it fails if that queue is full.  Then the caller must wait for
+     * room in `launched`.  If it fails for another reason, that wait will fail
+     * in the same way. */
     else if (status == PS_ERROR_QUEUE_FULL && latest == NULL &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;
@@ -669,6 +669,9 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     if (stream->kind == PS_STREAM_CALLERS) {
         own = ps_thread_stream(graph->device);
         if (own == NULL) {
+            /* The caller has created the thread's default stream of the
+             * graph's device.  So another thread has captured the graph again
+             * since, on another device. */
             return unlock(graph, PS_ERROR_GRAPH_CHANGED);
         }
         stream = own;

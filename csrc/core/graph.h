@@ -173,11 +173,12 @@ uint64_t ps_graph_executable_number(struct ps_graph *graph);
 /* Returns the number of the graph's capture; see ps_graph.number. */
 uint64_t ps_graph_number(struct ps_graph *graph);
 
-/* Queue on the stream what makes the next launch faster, such as an upload to
- * the device.  The next launch should be on this stream.  Makes the executable
- * if there is none.  May block.  Statuses: PS_ERROR_GRAPH_EMPTY;
- * PS_ERROR_GRAPH_STREAM for a stream of another device; PS_ERROR_GRAPH_INNER
- * for a stream that is being captured; PS_ERROR_CAPTURE_IMPLICIT. */
+/* Queue an operation on the stream that makes the next launch faster, such as
+ * an upload to the device.  The next launch should be on this stream.  Makes
+ * the executable if there is none.  May block.  Statuses:
+ * PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a stream of another device;
+ * PS_ERROR_GRAPH_INNER for a stream that is being captured;
+ * PS_ERROR_CAPTURE_IMPLICIT. */
 ps_status ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream);
 
 /* Get the nodes and edges of the native graph, in arrays that the caller

@@ -24,8 +24,8 @@ struct ps_mailbox {
     /* The messages that have arrived and were not taken: a ring of their
      * notifications. */
     struct ps_notification *arrived;
-    /* A hash table of the messages by token.  It has no messages that were
-     * taken or abandoned.  `count` is the number of messages, including
+    /* A hash table of the messages by token, without those that were taken or
+     * abandoned.  `count` is the number of messages in the table, plus the
      * abandoned ones. */
     struct ps_message **buckets;
     size_t bucket_count; /* a power of two */
@@ -266,7 +266,7 @@ ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token)
 
 /* ---- Cancelling ---- */
 
-/* Cancel the notification of a message that is marked as held by this thread.
+/* Cancel the notification of a message that this thread has marked as held.
  * Called with the mutex unlocked, because this calls the backend. */
 static void
 finish_cancel(struct ps_message *message)

@@ -30,9 +30,9 @@ enum {
 
 /* The parts of the thread-local word PS_THREAD_MEMORY.  MAY_NOT_WAIT is a
  * flag.  The other bits are 0, or the fork generation + 1 while the thread is
- * sweeping.  They prevent that a loan's release function, which may call core,
- * begins a nested sweep.  If that function forks, the generation tells that
- * the child is not sweeping. */
+ * sweeping.  While they are set, the thread begins no nested sweep, even if a
+ * loan's release function calls core.  If that function forks, the child has
+ * another generation, and so counts as not sweeping. */
 enum { MAY_NOT_WAIT = 1, SWEEPING_SHIFT = 1 };
 
 atomic_int ps_memory_poison = -1;

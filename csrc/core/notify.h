@@ -17,8 +17,8 @@ struct ps_stream;
 struct ps_registration {
     struct ps_notification notification;
     struct ps_device *device;
-    /* Whether the notification is for all work of the device: one of
-     * ps_device_notify, which core calls back itself. */
+    /* Whether ps_device_notify registered the notification.  Then core itself
+     * calls it back, not the backend. */
     bool of_device;
 };
 
@@ -39,7 +39,7 @@ ps_status ps_device_notify(struct ps_device *device,
                            struct ps_registration *registration);
 
 /* Return and clear a failure of the device's work that no callback of
- * ps_device_notify has received, because all of its notifications were
+ * ps_device_notify has received, because all notifications for that work were
  * cancelled.  Returns PS_SUCCESS if there is none. */
 ps_status ps_device_take_failure(struct ps_device *device);
 

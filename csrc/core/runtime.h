@@ -61,14 +61,14 @@ struct ps_device {
     /* The streams that ps_stream_find searches: owned streams that have
      * references, and the threads' default streams. */
     LIST_HEAD(, ps_stream) streams;
-    /* A list of streams whose last reference was dropped while they could not
-     * be released: the stream was being captured, or was busy and in a
-     * partition.  They are released later.  The list is changed under the
-     * mutex. */
+    /* A list of the streams whose last reference was dropped, but which cannot
+     * be released yet: each is being captured, or is busy and in a partition.
+     * The list is changed under the mutex. */
     struct ps_stream *_Atomic deferred;
-    /* A stream that core uses to allocate memory for captured work, since the
-     * allocation itself must not be captured.  NULL until it is first
-     * needed. */
+    /* The side stream.  Core allocates memory for captured work on this
+     * stream, since the allocation itself must not be captured.  Core also
+     * frees the memory of ended threads' default streams on it.  NULL until it
+     * is first needed. */
     struct ps_stream *side;
     /* The pool: an array of native streams that no ps_stream owns.
      * pooled_stream_count of its pooled_stream_room entries are used.  The
@@ -111,8 +111,8 @@ struct ps_runtime {
      * device was used. */
     atomic_uint used;
     /* 0 until a device is used, then constant.  In an emulation it is the
-     * number of devices that programs see, and changes.  `room` is the number
-     * of elements of `devices`. */
+     * number of devices that programs see, and ps_emulation_show sets it.
+     * `room` is the number of elements of `devices`. */
     atomic_int device_count;
     struct ps_device *devices;
     int room;
@@ -171,10 +171,11 @@ ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_refusal *refusal);
 
-/* If an observer is installed, mark the calling thread's calls of the backend
- * from here on as the library's own.  The observer needs this, because an
- * order between operations that only such calls create is not the program's
- * doing.  Returns what to pass to ps_own_end. */
+/* If an observer (the race detector or the timeline) is installed, mark the
+ * calling thread's calls of the backend from here on as the library's own.
+ * Without the mark, the race detector would take two operations for ordered by
+ * the program, although only a call of the library has ordered them.  Returns
+ * what to pass to ps_own_end. */
 static inline bool
 ps_own_begin(struct ps_runtime *runtime)
 {
@@ -242,7 +243,7 @@ ps_status ps_runtime_current_device(struct ps_runtime *runtime,
                                     struct ps_device **device);
 
 /* Called in a forked child: initializes the mutex of the registration again,
- * since no thread of the child is registering a backend. */
+ * since a thread of the parent may have held it at the fork. */
 void ps_runtime_reset_in_child(void);
 
 /* Make the device with index `previous` current again, after another one was

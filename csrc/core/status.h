@@ -9,7 +9,7 @@ enum {
     /* This process is a forked child, and a parent process created the object
      * or used the runtime. */
     PS_ERROR_FOREIGN = 1001,
-    /* This process exported the handle, so it cannot open it. */
+    /* This process exported the handle, so it must not open the handle. */
     PS_ERROR_OWN_HANDLE = 1002,
     /* Core alone cannot tell whether the work is done: the backend must be
      * asked. */
@@ -42,8 +42,8 @@ enum {
     /* The graph was captured again since the caller read its capture
      * number. */
     PS_ERROR_GRAPH_CHANGED = 1017,
-    /* The other graph has no native graph, from which its work could be
-     * taken. */
+    /* The other graph of the call, whose work was to be copied, has no native
+     * graph. */
     PS_ERROR_GRAPH_SOURCE = 1018,
     /* The launch would have to wait for the stream of the previous launch,
      * which is being captured. */

@@ -1,8 +1,8 @@
 /* Streams, and the pool of native streams that no ps_stream owns.  A native
  * stream leaves the pool only when it is idle.  So a new stream never waits
  * for a former owner's work, and never reports a failure of such work.  A busy
- * native stream is not destroyed either, because the next stream that is
- * created could get the same handle. */
+ * native stream is not destroyed either, because a new stream could then get
+ * the same handle while the old work still runs. */
 #include "stream.h"
 
 #include <stdlib.h>
@@ -42,9 +42,9 @@ take_locked(struct ps_device *device, int place,
     pool[place] = pool[--device->pooled_stream_count];
 }
 
-/* Remove the native stream at this place of the pool into *taken, if it has
- * the priority and the blocking flag of `like`; any if `like` is NULL.
- * Returns false, and removes nothing, if it does not. */
+/* If the native stream at this place of the pool has the priority and the
+ * blocking flag of `like`, or if `like` is NULL, move it from the pool to
+ * *taken.  Returns false if there is no such stream. */
 static bool
 pool_take(struct ps_device *device, int place, const struct ps_stream *like,
           struct ps_pooled_stream *taken)
@@ -61,8 +61,8 @@ pool_take(struct ps_device *device, int place, const struct ps_stream *like,
     return found;
 }
 
-/* If the pool is full, remove one of its native streams into *taken.  Repeated
- * calls remove one after another in turn. */
+/* If the pool is full, move one of its native streams to *taken.  Repeated
+ * calls take the places of the pool in turn. */
 static bool
 pool_take_surplus(struct ps_device *device, struct ps_pooled_stream *taken)
 {
@@ -100,10 +100,10 @@ make_room_locked(struct ps_device *device)
 /* Put the native stream into the pool, or destroy it if memory is short.
  * `owner` is the stream that owned it, or NULL.
  *
- * An emulation that was left is reused when the device's list of streams and
- * its pool are both empty.  So, that this does not happen too early, the
- * native stream enters the pool and the owner leaves the list under one lock,
- * and nothing accesses the device afterwards. */
+ * Once the device's list of streams is empty, another thread may reuse an
+ * emulation that was left, and reset the device.  So the native stream enters
+ * the pool and the owner leaves the list under one lock, and the device is not
+ * accessed afterwards, except when memory is short. */
 static void
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
           struct ps_stream *owner)
@@ -266,7 +266,9 @@ ps_thread_has(const struct ps_stream *stream)
     return own != NULL;
 }
 
-/* Query another thread's default stream by its event of_thread.latest. */
+/* Query another thread's default stream.  Once that thread has ended, the
+ * event of_thread.latest stands for all work of the stream, and is queried.
+ * Until then, returns PS_ERROR_NOT_READY. */
 __attribute__((cold, noinline)) static ps_status
 query_remote(struct ps_stream *stream)
 {

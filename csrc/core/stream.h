@@ -130,9 +130,9 @@ ps_stream_name(const struct ps_stream *stream)
 /* Make an external stream from the handle of a native stream that another
  * owner manages.  After success, release_owner(owner) is called when the last
  * reference to the new stream is dropped.  If a live owned stream has this
- * handle, the new stream keeps that one alive.  If owner is NULL too, *stream
- * is the owned stream itself.  Returns PS_ERROR_INVALID_HANDLE for the handle
- * of a pooled stream. */
+ * handle, the new stream keeps that one alive.  If owner is NULL, no new
+ * stream is made in this case: *stream is the owned stream itself.  Returns
+ * PS_ERROR_INVALID_HANDLE for the handle of a pooled stream. */
 ps_status
 ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
@@ -201,9 +201,9 @@ ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit);
 
 /* As ps_stream_query, for core's own housekeeping: the query invalidates no
  * capture.  Returns PS_ERROR_NOT_READY also if the stream is being captured,
- * or is the default stream of another thread that has not ended.  If another
- * thread begins to capture the stream during the call, the call does not
- * notice. */
+ * or is the default stream of another thread that has not ended.  The
+ * exception: if another thread begins to capture the stream during the call,
+ * the query may invalidate that capture. */
 ps_status ps_stream_query_quietly(struct ps_stream *stream);
 
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
@@ -221,8 +221,8 @@ ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event);
 
 /* Make work that is queued on the stream from here on wait for the event's
  * latest record before this call.  Calls no backend if that record is known to
- * be done.  Enqueues.  An external event that has no native event gets one on
- * the stream's device; only then may the call block. */
+ * be done.  Enqueues.  If the stream is being captured, an external event
+ * without a native event gets one; only then may the call block. */
 ps_status
 ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 

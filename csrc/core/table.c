@@ -148,8 +148,8 @@ ps_table_member(const struct ps_backend *backend, int index, bool *present)
     return members[index].name;
 }
 
-/* Returns the name of the group's first member that is present, if `there` is
- * true, or that is missing, if it is false; NULL if there is none. */
+/* Returns the name of the first member of the group that the table has, if
+ * `there` is true, or lacks, if `there` is false.  NULL if there is none. */
 static const char *
 first(const struct ps_backend *backend, const char *group, bool there)
 {

@@ -3,15 +3,16 @@
  * the thread sets it.
  *
  * _Thread_local is not used, for two reasons.  By default, glibc allocates the
- * _Thread_local variables of a library that was loaded with dlopen when a
- * thread first accesses one, and aborts the process if malloc fails.  The TLS
- * model initial-exec needs no malloc, but applies to all such variables of the
- * library, and those of the statically linked cudart are too large for it: 4
- * KiB, while glibc (2.17 to 2.36) reserves about 1.6 KiB for all libraries
- * that are loaded with dlopen.
+ * _Thread_local variables of a library that was loaded with dlopen only at a
+ * thread's first access to one, and aborts the process if that malloc fails.
+ * The TLS model initial-exec needs no malloc, but applies to all such
+ * variables of the library, and those of the statically linked cudart are too
+ * large for it: 4 KiB, while glibc (2.17 to 2.36) reserves about 1.6 KiB for
+ * all libraries that are loaded with dlopen.
  *
- * The keys have no destructors: a destructor would have to call a device, and
- * no device may be called when a thread ends. */
+ * The keys have no destructors.  A destructor runs when the C library ends the
+ * thread, and would have to call a device; that late, no device may be
+ * called. */
 #ifndef PYSTREAMS_CORE_THREAD_H
 #define PYSTREAMS_CORE_THREAD_H
 
@@ -23,10 +24,10 @@
  * PS_THREAD_STREAMS and PS_THREAD_OWN are used by core, the others by the
  * Python layer. */
 enum ps_thread_word {
-    PS_THREAD_MEMORY,   /* whether it may wait, and whether it is sweeping */
+    PS_THREAD_MEMORY,   /* may it wait, and is it sweeping; see memory.c */
     PS_THREAD_STREAMS,  /* its default streams, as a list */
     PS_THREAD_CURRENTS, /* its current streams */
-    PS_THREAD_ENDED,    /* the id of its thread state once that is cleared */
+    PS_THREAD_ENDED,    /* the id of its cleared Python thread state */
     PS_THREAD_WORKER,   /* set while it runs submitted callables */
     PS_THREAD_TRACING,  /* set while it runs a trace callback */
     PS_THREAD_READING,  /* the Buffer that it only reads; see buffer.c */

@@ -165,9 +165,9 @@ finish(struct ps_stream *stream)
 }
 
 /* Called at the end of a thread: record the stream's event behind all of its
- * work.  If that fails, mark the event as captured, since no thread can find
- * out any more when the work is done.  First waits for the work if the backend
- * has PS_BACKEND_THREADS_FINISH. */
+ * work.  If that fails, no thread can find out any more when the work is done,
+ * so mark the event as captured: such an event never counts as done.  First
+ * waits for the work if the backend has PS_BACKEND_THREADS_FINISH. */
 static void
 record_end(struct ps_stream *stream)
 {

@@ -48,12 +48,12 @@ bool ps_stream_is_out_of_reach(struct ps_stream *stream);
  * other threads can wait for this work. */
 void ps_thread_stream_mark(struct ps_stream *stream);
 
-/* Get what the calling thread can wait for instead of the stream.  If the
- * stream is remote (see ps_stream_is_remote), *latest becomes its event
- * of_thread.latest.  Otherwise *latest becomes NULL: the thread can wait for
- * the stream itself.  Returns PS_ERROR_LAGS if the event was not recorded
- * after the latest work, because the queue was full or the thread ended during
- * a capture. */
+/* Find out how the calling thread can wait for the stream.  If the stream is
+ * remote (see ps_stream_is_remote), the thread must wait for the stream's
+ * event of_thread.latest, and *latest becomes that event.  Otherwise *latest
+ * becomes NULL: the thread can wait for the stream itself.  Returns
+ * PS_ERROR_LAGS if the event was not recorded after the latest work, because
+ * the queue was full or the thread ended during a capture. */
 ps_status
 ps_thread_stream_latest(struct ps_stream *stream, struct ps_event **latest);
 

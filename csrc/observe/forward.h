@@ -53,9 +53,9 @@ ps_observed(const struct ps_backend *backend)
 struct ps_actor_name
 ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream);
 
-/* The reverse: get the handle by which this thread can use
- * ps_actor_name.stream.  Returns false if that is another thread's default
- * stream. */
+/* The reverse of ps_actor_named: get the handle by which this thread can use
+ * the stream that is named `stream`, as in ps_actor_name.stream.  Returns
+ * false if that is another thread's default stream. */
 bool ps_actor_handle(const struct ps_backend *backend, int device,
                      ps_handle stream, ps_handle *handle);
 
@@ -67,10 +67,10 @@ struct ps_actor_name ps_actor_in_order(const struct ps_backend *backend,
 enum { PS_MOST_RUNTIMES = 8 };
 
 /* Returns the table for a runtime from observers[], which has the tables of
- * one kind of observer.  It is indexed by the runtime's index, and by whether
- * the table is called with the GIL released.  At the first call the table is
- * created: it forwards all members to `inner`, and `replace` then replaces
- * some.  Members that `inner` lacks are NULL. */
+ * one kind of observer.  The array is indexed by the runtime's index, and by
+ * whether core calls the table with the GIL released (see PS_BACKEND_SHARED).
+ * At the first call the table is created: it forwards all members to `inner`,
+ * and `replace` then replaces some.  Members that `inner` lacks are NULL. */
 const struct ps_backend *
 ps_observer_table(struct ps_observer observers[PS_MOST_RUNTIMES][2],
                   int runtime, const struct ps_backend *inner,

@@ -588,8 +588,9 @@ races(const struct entry *entry, const struct actual *actual)
                : entry->actor != HOST;
 }
 
-/* Find an entry with which the access races.  Returns the entry; *begin and
- * *end become the range of bytes.  Returns NULL if there is none. */
+/* Find an entry with which the access races.  Returns NULL if there is none.
+ * *begin and *end become the range of bytes that both access; it continues
+ * over adjacent segments that have an entry of the same operation. */
 static const struct entry *
 find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
 {
@@ -617,10 +618,11 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
     return found;
 }
 
-/* Returns whether a pending callable may still race with a first access, but
- * comes before a second one, so that the second cannot stand for the first.
- * The first access is given by `actor`, `number` and `clock`; the second by
- * its actor `who` and its clock `later`. */
+/* Returns whether a pending callable is not ordered with a first access, but
+ * comes before a second one.  An access of the callable can then race with the
+ * first access and not with the second, so the first must be kept.  The first
+ * access is given by `actor`, `number` and `clock`; the second by its actor
+ * `who` and its clock `later`. */
 static bool
 outlives(int actor, uint64_t number, const struct clock *clock, int who,
          const struct clock *later)
@@ -1139,8 +1141,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
 /* ---- Order ---- */
 
 /* Make the stream wait for the moment.  Returns false if the wait orders
- * nothing new, because the stream knew the moment already; never within a
- * capture. */
+ * nothing new, because the stream knew the moment already.  Within a capture,
+ * always returns true. */
 static bool
 join(const struct ps_actor_name *stream, const struct ps_moment *moment)
 {

@@ -58,9 +58,9 @@ struct ps_race {
     size_t nbytes;
     bool freed; /* whether the memory was freed before the first was done */
     /* Identifies the first operation, for ps_moment_is_after.  `number` is 0
-     * if the race was found after the second operation had been queued: events
-     * may have been recorded meanwhile, so the question makes no sense any
-     * more. */
+     * if the race was found after the second operation had been queued.
+     * Events may have been recorded since then, so the answer would say
+     * nothing about the race. */
     int actor;
     uint64_t number;
 };
@@ -68,9 +68,9 @@ struct ps_race {
 /* Functions that the detector calls, with none of its locks held. */
 struct ps_races_hooks {
     /* Returns a description of the operation that the program is calling, with
-     * one reference; NULL if out of memory.  inside: whether the access is
-     * made by a callable, which runs on this thread, in the order of its
-     * stream. */
+     * one reference; NULL if out of memory.  inside: whether the operation
+     * counts as a part of the callable that runs on this thread, not as one
+     * that is queued on a stream. */
     struct ps_description *(*describe)(const char *operation, bool inside);
     void (*forget)(struct ps_description *description);
     /* Called when a race was found.  If it returns a failure, the second
@@ -121,11 +121,15 @@ void ps_races_wait(const struct ps_actor_name *stream,
 /* A stream was made to wait for the moment, as core's trace point reports.  If
  * core knows that the event is done, it calls no backend, and this is the only
  * report of the wait.  In that case the host also knows that the moment has
- * been reached. */
+ * been reached.  Otherwise ps_races_wait reports the wait, and this does
+ * nothing. */
 void ps_races_waited(const struct ps_moment *moment);
 
-/* The host is about to wait for the moment, or for the stream.  Core may only
- * query the stream instead of waiting. */
+/* ps_races_synchronize: the host is about to wait for the moment.
+ * ps_races_synchronize_stream: the host is about to wait for the stream, or
+ * has found by a query that it need not wait.  This wait counts as useful,
+ * unless the host knew that the stream's work was done when ps_races_moment
+ * was last called for the stream, for example by that query. */
 void ps_races_synchronize(const struct ps_moment *moment);
 void ps_races_synchronize_stream(const struct ps_actor_name *stream);
 
@@ -134,8 +138,8 @@ void ps_races_synchronize_stream(const struct ps_actor_name *stream);
 void ps_races_reached(const struct ps_moment *moment);
 
 /* Return the moment at which the present work of the stream, or of all streams
- * of the device, is done.  Return NULL if the host knows already that it has
- * been reached, or if out of memory. */
+ * of the device, is done; NULL if out of memory.  ps_races_moment also returns
+ * NULL if the host knows already that the moment has been reached. */
 struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
 void ps_moment_unref(struct ps_moment *moment);
@@ -163,8 +167,8 @@ struct ps_moment *ps_races_recorded(int runtime, ps_handle event);
 void ps_races_share_event(int runtime, ps_handle event);
 void ps_races_forget_event(int runtime, ps_handle event);
 
-/* A stream with this handle was created or destroyed, so what is known of the
- * handle concerns a former stream. */
+/* A stream with this handle was created or destroyed, so forget what is known
+ * of the handle: it concerns a former stream. */
 void ps_races_forget_stream(const struct ps_actor_name *stream);
 
 /* Between these two calls, the work of the stream, and of streams that join

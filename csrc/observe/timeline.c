@@ -34,7 +34,8 @@ struct stream {
 
 struct ps_timeline {
     LIST_ENTRY(ps_timeline) neighbours;
-    /* The index of its first slice; unlike those of all other logs. */
+    /* The index of its first slice.  It follows the indices of earlier logs,
+     * so an index belongs to one log only. */
     uint64_t first;
     struct chunk **chunks;
     uint64_t count;
@@ -63,8 +64,7 @@ static uint64_t next_index; /* the index of the next log's first slice */
  * the call that the thread is making. */
 static pthread_key_t queued_slice;
 static bool has_key;
-/* Indexed by the runtime's index, and by whether the table is called with the
- * GIL released. */
+/* The timeline's tables; see ps_observer_table. */
 static struct ps_observer observers[PS_MOST_RUNTIMES][2];
 
 /* ---- Time ---- */
@@ -784,8 +784,8 @@ set_queued_slice(uint64_t source)
     }
 }
 
-/* A value instead of a source: the call has no slice here, and a report about
- * it adds none. */
+/* A value in place of a source.  It means that reports about this thread's
+ * call belong to no slice, and must not add one. */
 #define NO_SLICE UINT64_MAX
 
 /* Returns whether the device reports exactly one activity for an operation of
@@ -1182,8 +1182,7 @@ describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
 }
 
 /* Put the report of another library's wait into its slice.  The report does
- * not say for which work the library waited; it is assumed to be the operation
- * that ended last before the wait ended. */
+ * not say for which work the library waited, so the slice gets no source. */
 static void
 place_wait(struct ps_slice *slice, const struct ps_report *report)
 {
@@ -1240,7 +1239,9 @@ static void
 place_reports(void)
 {
     struct ps_reports reports = ps_reports_take();
-    struct ps_actor_name unmarked = {-1, -1, 0}; /* handle 0 */
+    /* The default stream of the device of the latest report, and its number in
+     * reports if that is known. */
+    struct ps_actor_name unmarked = {-1, -1, 0};
     uint64_t number = 0;
     bool known = false;
     for (size_t i = 0; i < reports.count; i++) {
@@ -1323,7 +1324,8 @@ ps_timeline_source(const struct ps_timeline *timeline,
 
 /* How far a stream has got.  time: when all of its operations before the
  * present slice were done; 0 if that is not known.  source: the slice that
- * determined this time. */
+ * determined this time.  pending: whether one of these operations has not
+ * ended. */
 struct reached {
     int64_t time;
     uint64_t source;

@@ -160,9 +160,10 @@ void ps_timeline_span_end(const struct ps_actor_name *stream,
 void ps_timeline_span_drop(const struct ps_open_span *span);
 
 /* Returns the time since which the thread of the slice `index` was idle: it
- * made no call and ended no wait between that time and the slice.  The result
- * is not before `since`, the time of the slice `source`.  The slice `index`
- * must be in the current log, and be its thread's latest. */
+ * made no call and ended no wait between that time and the slice.  `source` is
+ * 1 + the index of an earlier slice, whose time is `since`: the result is not
+ * before that time.  The slice `index` must be in the current log, and be its
+ * thread's latest. */
 int64_t ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since);
 
 /* Another library reports (through NVTX) that the calling thread begins a
@@ -203,8 +204,9 @@ void ps_timeline_wait(const struct ps_actor_name *stream, ps_handle event);
 void ps_timeline_know(const struct ps_actor_name *stream);
 
 /* Return the value of ps_slice.source for a thread's wait for the stream's
- * work so far, or for the event's latest record.  A wait for a device has no
- * source yet; its slice has the stream PS_TIMELINE_MEMORY. */
+ * work so far, or for the event's latest record.  For a wait for a device
+ * there is no such function: its slice has the stream PS_TIMELINE_MEMORY, and
+ * ps_timeline_resolve sets its source. */
 uint64_t ps_timeline_latest(const struct ps_actor_name *stream);
 uint64_t ps_timeline_recorded(int runtime, ps_handle event);
 

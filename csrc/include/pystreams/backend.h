@@ -273,7 +273,8 @@ struct ps_limit {
 enum ps_obstacle {
     /* Nothing: it runs or is about to run, or the queue is empty. */
     PS_OBSTACLE_NONE,
-    /* A record on another stream.  That stream is described next. */
+    /* A record on another stream.  The next ps_stream_state describes that
+     * stream. */
     PS_OBSTACLE_STREAM,
     /* The opening of its gate. */
     PS_OBSTACLE_GATE,
@@ -780,11 +781,11 @@ struct ps_backend {
     /* The program is ending: start no more queued work, wait for running work
      * for at most timeout_ns, and end the backend's threads.  A later wait
      * returns PS_ERROR_SHUTTING_DOWN if work is left.  A wait that is already
-     * in progress, on a thread for which the program does not wait, goes on.
-     * May block.  Returns PS_ERROR_NOT_READY if work was still running at the
-     * end.  With PS_BACKEND_SHARED, queued work belongs to the driver, which
-     * does not wait for it when the process ends, so only the backend's own
-     * threads are waited for. */
+     * in progress goes on, if it is on a thread for which the program does not
+     * wait, such as a daemon thread.  May block.  Returns PS_ERROR_NOT_READY
+     * if work was still running at the end.  With PS_BACKEND_SHARED, queued
+     * work belongs to the driver, which does not wait for it when the process
+     * ends, so only the backend's own threads are waited for. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
 
@@ -828,11 +829,11 @@ struct ps_backend {
      * once the launch's work before it is done or has failed,
      * reached(argument, gate, status) is called, exactly once, and the work
      * captured behind it starts only after gate_open(gate).  The calls come in
-     * the order of the launches.  The calls run as stream_notify says, during
-     * graph_launch too, and may open the gate.  There is no call once shutdown
-     * has begun.  Core keeps the argument valid as long as a launch may call
-     * reached.  A backend with this group also has the groups of graphs and
-     * gates.
+     * the order of the launches.  reached runs as stream_notify says, also
+     * during graph_launch, and may open the gate.  There is no call once
+     * shutdown has begun.  Core keeps the argument valid as long as a launch
+     * may call reached.  A backend with this group also has the groups of
+     * graphs and gates.
      *
      * Enqueues.  Statuses: PS_ERROR_INVALID_VALUE on a stream that is not
      * being captured, PS_ERROR_CAPTURE_INVALIDATED. */
@@ -1036,9 +1037,9 @@ struct ps_backend {
         const struct ps_activity_functions *functions, void *argument,
         char *reason, size_t size);
 
-    /* Report, before it returns, the work that has ended; while other work has
-     * not ended, some of the work that has may be left out.  May be called
-     * after activities_end, too.  May block, but not for work. */
+    /* Report, before it returns, the work that has ended; while other work is
+     * still running, some of the work that has ended may be left out.  May be
+     * called after activities_end, too.  May block, but not for work. */
     ps_status (*activities_flush)(const struct ps_backend *backend);
 
     /* Stop observing; work that was queued before may be reported later.  May
@@ -1056,11 +1057,11 @@ struct ps_backend {
 
     /* Set whether the work of the device can reach the memory of peer, another
      * device (1) or not (0).  This applies to all memory that memory_allocate
-     * has returned and will return.  Until the first call for the two devices,
-     * a copy between them gives the access if they support it.  Copies work
-     * with and without access, but are staged without access.  May block.  Not
-     * called while work uses the access.  If the two devices do not support
-     * it, returns any failure and changes nothing. */
+     * has returned and will return.  Before the first call of this member for
+     * the two devices, a copy between them gives the access if they support
+     * it.  Copies work with and without access, but are staged without access.
+     * May block.  Not called while work uses the access.  If the two devices
+     * do not support it, returns any failure and changes nothing. */
     ps_status (*peer_access)(const struct ps_backend *backend, int device,
                              int peer, int access);
 
