@@ -200,10 +200,10 @@ ps_status
 ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit);
 
 /* As ps_stream_query, for core's own housekeeping: the query invalidates no
- * capture.  Returns PS_ERROR_NOT_READY also if the stream is being captured,
- * or is the default stream of another thread that has not ended.  The
- * exception: if another thread begins to capture the stream during the call,
- * the query may invalidate that capture. */
+ * capture in progress.  Returns PS_ERROR_NOT_READY also if the stream is being
+ * captured, or is the default stream of another thread that has not ended.
+ * The query may invalidate a capture only if another thread begins to capture
+ * this stream during the call. */
 ps_status ps_stream_query_quietly(struct ps_stream *stream);
 
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
