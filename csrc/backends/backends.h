@@ -64,8 +64,8 @@ enum ps_strategy {
     /* Each step is chosen at random: an operation that can run, or the
      * host. */
     PS_RANDOM,
-    /* Streams and the host have random priorities.  Each step is of the one
-     * with the highest priority that can run. */
+    /* Streams and the host have random priorities.  At each step, the one with
+     * the highest priority runs, of those that can run. */
     PS_PCT,
     /* The operations in a list run as in PS_LATE, all others as in
      * PS_EARLY. */
@@ -101,8 +101,8 @@ struct ps_schedule {
     bool continues;
     /* is_internal() returns whether the calling thread's calls are the
      * library's own, and so no steps of the program.  is_callable() returns
-     * whether the calling thread runs a callable of a stream of this backend;
-     * it does until the thread has called ended(). */
+     * whether the calling thread runs a callable of a stream of this backend.
+     * A thread counts as running its callable until it has called ended(). */
     bool (*is_internal)(void);
     bool (*is_callable)(const struct ps_backend *registered);
     /* NULL, or a function that is called after the operations `first` to
@@ -121,7 +121,7 @@ struct ps_schedule_entry {
      * queued. */
     uint64_t number;
     uint64_t step; /* the step in which it ran; 0 if it was dropped */
-    int64_t time;  /* the virtual time at which it ran, in ns from the begin */
+    int64_t time;  /* the virtual ns from the schedule's begin until it ran */
     /* The handle of its stream.  0 for the default stream, and for a branch of
      * a graph. */
     ps_handle handle;
@@ -129,7 +129,7 @@ struct ps_schedule_entry {
     /* The number of its stream.  Streams are numbered from 1, in the order in
      * which the schedule first used them. */
     unsigned stream;
-    /* Whether it was ready while the host or another operation ran instead. */
+    /* Whether the host once continued although the operation was ready. */
     bool overtaken;
 };
 
@@ -249,9 +249,10 @@ struct ps_blocked {
     LIST_ENTRY(ps_blocked) neighbours;
 };
 
+/* The state of a sleeping thread; see ps_schedules.sleep. */
 struct ps_sleep {
-    unsigned forks;
-    int64_t began; /* the virtual time at which the sleep began */
+    unsigned forks; /* the value of cpu_forks when the sleep began */
+    int64_t began;  /* the virtual time at which the sleep began */
     /* An entry for each engine, indexed by the engine's number. */
     struct ps_blocked blocked[8];
 };
@@ -295,10 +296,11 @@ struct ps_schedules {
 
     /* If advance() found nothing to run, the waiting thread sleeps: call
      * sleep() before that, and wake() after it.  left_ns: the virtual time
-     * until the wait expires; wake() subtracts from *left_ns what has passed.
-     * seen: the value that endings() had before the thread found that it must
-     * wait longer.  known: whether only work and callables can end the
-     * wait. */
+     * until the wait expires; wake() subtracts from *left_ns the time that has
+     * passed.  seen: the value that endings() had before the thread found that
+     * it must wait longer; if a callable has ended since then, the thread must
+     * check its wait again.  known: whether only work and callables can end
+     * the wait. */
     void (*sleep)(struct ps_sleep *sleep, bool known, unsigned seen,
                   int64_t left_ns);
     void (*wake)(struct ps_sleep *sleep, int64_t *left_ns);
@@ -365,11 +367,12 @@ visible_index(const char *item, int uuids, int total, uuid_finder *find,
 enum { MOST_VISIBLE = 1024 };
 
 /* Returns the number of devices that CUDA_VISIBLE_DEVICES leaves visible, and
- * sets their bits in seen[], which has room for MOST_VISIBLE devices.  Items
- * of the variable from the first one on that names no device, or that is of
- * another kind (number or UUID) than the first item, are ignored.  If a device
- * is named twice, no device is visible.  Returns -1 if only the driver can
- * interpret the variable.  find is NULL if the devices have no UUIDs. */
+ * sets their bits in seen[], which has room for MOST_VISIBLE devices.  The
+ * variable's list of devices ends before the first item that names no device,
+ * or that is of another kind (number or UUID) than the first item.  If the
+ * list has a device twice, no device is visible.  Returns -1 if only the
+ * driver can interpret the variable.  find is NULL if the devices have no
+ * UUIDs. */
 static inline int
 visible_devices(int total, uuid_finder *find, const void *devices,
                 uint64_t seen[MOST_VISIBLE / 64])

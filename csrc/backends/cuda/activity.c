@@ -32,7 +32,8 @@ enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static void *subscriber; /* NULL while no activities are observed */
 /* The id of the process in which CUPTI was started; 0 if it was not started.
- * A forked child inherits CUPTI's state, but not its threads. */
+ * A forked child inherits CUPTI's state, but not its threads, so it must not
+ * use CUPTI. */
 static pid_t owner;
 /* For each device, 1 + the number of the context that was seen first; 0 if
  * none was. */
@@ -265,8 +266,8 @@ look_up_locked(void)
 
 /* Returns whether calls of the function with this name must be numbered.
  * Functions of cudart that queue work need not be listed, because they call a
- * driver function that is.  Functions of cudart that wait may call none, so
- * they are listed. */
+ * driver function that is listed.  Functions of cudart that wait are listed,
+ * because they may return without a call of a listed driver function. */
 static bool
 is_wanted(const char *name)
 {

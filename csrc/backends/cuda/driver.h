@@ -202,10 +202,10 @@ cuda_scope_leave(struct cuda_scope scope)
                    status_;                                     \
                }))
 
-/* Evaluate a driver call that takes a stream or an event and needs no other
- * context.  A handle identifies its context, so no context has to be current,
- * except for the handles 0 to 2 of default streams: for these, the device's
- * context is made current. */
+/* Evaluate a driver call about a stream or an event.  The handle identifies
+ * the context, so no context has to be current.  The handles 0 to 2 of default
+ * streams are the exception: for these, this makes the device's context
+ * current. */
 #define ON_HANDLE(device, handle, expression)   \
     ((handle) > (ps_handle)CU_STREAM_PER_THREAD \
          ? (ps_status)(expression)              \

@@ -176,8 +176,9 @@ slot_queue(struct cuda_slot *slot, ps_handle stream,
     }
     if (status == PS_SUCCESS) {
         status = cuda_slot_wait(slot, stream);
-        /* The wait could not be queued, but the device will still write to the
-         * slot.  So keep a holder for ever: the slot must not be used
+        /* Add a holder, because the device will write to the slot.
+         * word_arrive removes the holder after the write.  If the wait could
+         * not be queued, nothing removes it, so the slot is never used
          * again. */
         cuda_slot_hold(slot);
     }

@@ -54,7 +54,7 @@ struct owner {
     struct owner *next;
 };
 
-/* Guards the two lists, and the lists of gates of captures. */
+/* Guards the two lists below, and the lists of gates of captures. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
@@ -360,15 +360,16 @@ append(uint64_t number, struct captured_gate *gate)
     return capture != NULL;
 }
 
-/* Open a gate for ever, because not all of its nodes could be captured.  Its
- * wait may have been, and must not hold launches. */
+/* Open a gate for ever, because not all of its nodes could be captured.  The
+ * node that waits may be among those that were, and would hold every launch,
+ * because no launch reports such a gate. */
 static void
 gate_fail(struct captured_gate *gate)
 {
     pthread_mutex_lock(&lock);
     gate->failed = true;
     pthread_mutex_unlock(&lock);
-    /* The slot is never used again. */
+    /* This holder is never removed, so the slot is never used again. */
     cuda_slot_hold(gate->slot);
     atomic_store(&gate->slot->opened, INT32_MAX);
 }

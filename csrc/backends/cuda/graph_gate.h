@@ -20,13 +20,14 @@ void cuda_gates_begin(struct cuda_capture *capture, int device);
 void cuda_gates_cancel(struct cuda_capture *capture);
 
 /* Call this after a capture has ended.  `graph` is the resulting graph, 0 if
- * there is none.  `number` is the capture's number; if it is 0, because the
- * driver does not give numbers, the capture is identified by `origin`, the
- * stream on which it began.  Returns false if out of memory. */
+ * there is none.  `number` is the number that the capture had, or 0 if that is
+ * unknown, because the driver gives no numbers or the capture was invalid.
+ * Then `origin` identifies the capture: the stream on which it began.  Returns
+ * false if out of memory. */
 bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
 
-/* Returns whether a capture is in progress that began with
- * cuda_gates_begin. */
+/* Returns whether a capture is between the calls of cuda_gates_expect and
+ * cuda_gates_end (or cuda_gates_cancel). */
 bool cuda_gates_capturing(void);
 
 /* Call this after the executable was made from the graph.  Returns false if

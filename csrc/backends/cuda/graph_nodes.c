@@ -288,9 +288,9 @@ describe(CUgraphNode node)
     return found;
 }
 
-/* Returns ps_graph_node.number: the lower half of the number that CUDA gives
- * to the node, whose upper half only identifies the captured graph.  Drivers
- * before CUDA 13.1 give no numbers; then it is the index. */
+/* Returns ps_graph_node.number.  CUDA gives the node a number of 64 bits; the
+ * upper 32 only identify the captured graph, so the lower 32 are enough.
+ * Drivers before CUDA 13.1 give no numbers; then returns the index. */
 static uint32_t
 number_of(CUgraphNode node, size_t index)
 {

@@ -126,9 +126,11 @@ event_notify(int device, ps_handle event, struct ps_notification *notification,
     if (status == PS_ERROR_NOT_READY && is_shared(event)) {
         status = relay_notify(device, event, notification);
     }
-    /* PS_ERROR_NOT_READY: the side stream for this event has too many waits
-     * pending whose notifications were cancelled.  Then poll the event itself,
-     * although it may be recorded again before it is done. */
+    /* Poll the event itself if no other process or graph may record it.  Also
+     * do so if relay_notify returned PS_ERROR_NOT_READY, because the side
+     * stream for this event has too many pending waits whose notifications
+     * were cancelled: then the notification is too late if the event is
+     * recorded again before its latest record is done. */
     return status == PS_ERROR_NOT_READY
                ? cuda_poll_event(device, event, notification)
                : status;

@@ -185,9 +185,10 @@ chain_of(struct poller *poller, ps_handle handle)
     return &poller->chains[((handle >> 6) + (handle >> 12)) % CHAINS];
 }
 
-/* Find the queue of a handle.  Returns the pointer to its first completion, in
- * the array or in the completion before it in the chain.  If there is no such
- * queue, returns the pointer at the end of the chain, which is NULL. */
+/* Find the queue of a handle.  Returns the address of the pointer to the
+ * queue's first completion: an element of chains[], or the member `chain` of
+ * another completion.  If there is no such queue, that pointer is NULL, at the
+ * end of the chain. */
 static struct cuda_completion **
 find_locked(struct poller *poller, enum cuda_completion_kind kind, int device,
             ps_handle handle)

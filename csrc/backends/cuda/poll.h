@@ -1,16 +1,17 @@
-/* Completions: a completion is a point in CUDA work whose end is to be
- * reported.  Threads of this backend, the pollers, poll completions and call
- * their notifications.
+/* Completions: a completion is a point in CUDA work.  When the work before the
+ * point is done, the completion "occurs".  Threads of this backend, the
+ * pollers, poll completions and then call their notifications.
  *
  * A host function (cudaLaunchHostFunc) would report a completion without
- * polling.  But one that is queued behind a wait for an event occupies one of
- * the few channels to the device.  Seven of them delay the work of other
- * streams, and after about fifty on one stream, queueing the next one blocks
- * the thread.  Records of events have neither effect, so events are polled.
- * To query an event takes the driver's locks.  Some completions must be seen
- * even while another thread holds these locks, in a copy that waits for the
- * completion.  For those, the device writes a word in memory, and the word is
- * polled.
+ * polling.  But a host function that is queued behind a wait for an event
+ * occupies one of the few channels to the device.  Seven of them delay the
+ * work of other streams, and after about fifty on one stream, queueing the
+ * next one blocks the thread.  Records of events have neither effect, so
+ * events are polled.  To query an event takes the driver's locks.  Another
+ * thread may hold these locks in a copy that itself waits for a completion, as
+ * when a gate ahead of the copy is opened only after that completion.  For
+ * such completions, the device writes a word in memory, and the word is polled
+ * instead of an event.
  *
  * The completions of one stream occur in order.  So they form a queue, and
  * only the first one in a queue is polled.  A poller sleeps between two
@@ -136,8 +137,8 @@ ps_status cuda_poll_event(int device, ps_handle event,
 struct cuda_completion *cuda_poll_enter_event(int device, ps_handle event);
 
 /* If a completion polls this event of the program itself, arrange that the
- * event is destroyed after that, and return true.  Then the caller must not
- * use the event any more.  Otherwise return false. */
+ * event is destroyed together with the completion, and return true.  Then the
+ * caller must not use the event any more.  Otherwise return false. */
 bool cuda_poll_adopt(int device, ps_handle event);
 
 /* The number of events of the program that completions poll. */

@@ -251,9 +251,9 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
 
 /* ---- Opening ---- */
 
-/* Returns the status for an error of the driver.  For a descriptor that is not
- * of such memory, and for memory of another size than the mapping, the driver
- * returns one of the errors below. */
+/* Returns the status for an error of the driver.  For a descriptor of anything
+ * but shared device memory, and for memory of another size than the mapping,
+ * the driver returns one of the errors below. */
 static ps_status
 open_status(ps_status status)
 {

@@ -20,7 +20,7 @@ struct cuda_side {
 
 enum {
     MOST_IDLE = 8, /* the most idle side streams that are kept per device */
-    /* The most busy side streams to query before a new one is made. */
+    /* If this many side streams in a row are found busy, a new one is made. */
     LOOKED_AT = 4,
 };
 
@@ -80,8 +80,9 @@ side_take_locked(int device, ps_handle event)
     return side;
 }
 
-/* Put the side stream into the list.  Returns false, and does not, if the side
- * stream is idle and there are MOST_IDLE idle ones already. */
+/* Put the side stream into the list.  Returns false, and leaves the list
+ * unchanged, if the side stream is idle and the list has MOST_IDLE idle ones
+ * already. */
 static bool
 side_keep_locked(struct cuda_side *side)
 {

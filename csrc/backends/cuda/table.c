@@ -2,9 +2,11 @@
  * events.
  *
  * The rule: call cudart only while the device's primary context is current,
- * because on a thread without a context it would create one on device 0;
- * afterwards make the thread's former context current again.  The members that
- * programs call most often call the driver instead, which needs only the
+ * because on a thread without a context it would create one on device 0.
+ * Afterwards make the thread's former context current again.  The exception:
+ * functions of cudart that never create a context, such as
+ * cudaDeviceGetAttribute.  The members that programs call most often call the
+ * driver instead of cudart, because a call of the driver needs only the
  * handle. */
 #include <cuda_runtime_api.h>
 

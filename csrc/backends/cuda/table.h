@@ -77,15 +77,16 @@ CUDA_MEMBERS(CUDA_DECLARE)
 
 /* ---- notify.c ---- */
 
-/* Store that other processes or launches of graphs may record the event, so
- * that the event itself is never polled.  Returns PS_ERROR_OUT_OF_MEMORY on
- * failure. */
+/* Store that other processes or launches of graphs may record the event.  From
+ * then on event_notify polls another event in its place; see notify.c.
+ * Returns PS_ERROR_OUT_OF_MEMORY on failure. */
 ps_status cuda_event_share(ps_handle event);
 
 /* Call this before an event of the program is recorded again, if
- * cuda_events_are_polled().  If a completion polls this event itself, makes
- * the completion poll an event of its own instead, which is recorded on a side
- * stream.  Returns a failure to create a stream or an event. */
+ * cuda_events_are_polled().  A completion that polled the event would from
+ * then on see the new record.  So this makes such a completion poll an event
+ * of its own instead, which is recorded on a side stream.  Returns a failure
+ * to create a stream or an event. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
 /* Call this when the program destroys the event.  If it returns true, the

@@ -75,9 +75,10 @@ device_record(struct cuda_completion *completion)
     return status;
 }
 
-/* Wait for the device.  observed: whether to make the driver notice, too, that
- * the work is done (see cuda_device_observe); that may take as long as work
- * that is queued meanwhile. */
+/* Wait for the device.  observed: whether to call cudaDeviceSynchronize
+ * afterwards, so that the driver notices that the work is done (see
+ * cuda_device_observe).  That call also waits for work that other threads have
+ * queued meanwhile. */
 static ps_status
 device_wait(int device, const struct ps_limit *limit, bool observed)
 {
