@@ -2,17 +2,19 @@
  * memory and graphs on threads of the process.
  *
  * Each engine has one lock.  It guards every field below, except those whose
- * comment says otherwise.  The lock is never held around a copy, a fill, a
- * host function, a notification or the freeing of a block, nor while a thread
- * waits.  No other lock is ever taken under it.
+ * comment says otherwise.  The lock is not held around a copy, a fill, a host
+ * function, a notification or the freeing of a block, nor while a thread
+ * waits.  (The end of a schedule is an exception: it frees blocks with the
+ * lock held.)  No other lock is taken under it, except by a fork, which takes
+ * the locks of all engines.
  *
- * A record, a wait or a query takes no lock if it changes no queue: the stream
- * is known to be idle, and the event is known to be done.  What is known of an
- * object is stored in its slot; see cpu_slot_known.
+ * A record, a wait or a query takes no lock if it need not change a queue:
+ * that is, if the stream is known to be idle and the event is known to be
+ * done.  A slot stores what is known of its object; see cpu_slot_known.
  *
  * A file calls only functions of files before it in this list: storage.c,
- * times.c, goal.c, queue.c, wait.c, partition.c, legacy.c, graph.c, shared.c
- * over files.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
+ * times.c, goal.c, queue.c, wait.c, partition.c, legacy.c, graph.c, files.c,
+ * shared.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
  * shared_memory.c, lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
@@ -59,8 +61,9 @@ enum {
      * serializes with no other stream.  An event of this process: its latest
      * record is done without a failure, and was not captured. */
     CPU_DONE,
-    /* An event with timing is in the state CPU_DONE.  Its value is CPU_TIMED
-     * plus the time of its latest record; so it is CPU_TIMED or above. */
+    /* An event with timing is in the state that CPU_DONE describes.  Then
+     * `known` is CPU_TIMED plus the time of the event's latest record, so any
+     * value from CPU_TIMED on means this. */
     CPU_TIMED,
 };
 
@@ -115,9 +118,9 @@ bool cpu_slots_any_locked(const struct cpu_engine *engine);
 /* Make all handles invalid.  No other thread may use the engine. */
 void cpu_slots_forget(struct cpu_engine *engine);
 
-/* Store that the object's state is unknown.  A relaxed store is enough: the
- * code that changes the object orders this store for threads that depend on
- * it. */
+/* Store that the object's state is unknown.  A relaxed store is enough: a
+ * thread that must see it is ordered after it in another way, such as by the
+ * engine's lock. */
 static inline void
 cpu_forget(_Atomic int64_t *known)
 {
@@ -142,12 +145,17 @@ cpu_forget(_Atomic int64_t *known)
  *       the queue is empty
  *
  * "Head" is the first operation in the stream's queue.  An idle stream has an
- * empty queue.  A ready stream is in engine->ready.  A parked stream is in the
- * list `parked` of the record for which its head waits, or in
+ * empty queue.  A ready stream is in engine->ready, or in the list `waiting`
+ * of its partition while all workers of the partition are busy.  A parked
+ * stream is in the list `parked` of the record for which its head waits, or in
  * engine->sleepers.  A served stream is in no list: only the thread that does
- * its head has a pointer to it.  That thread is a worker, the timer, or the
- * caller of a small copy or of gate_open.  Other threads only append
- * operations. */
+ * its head has a pointer to it.  That thread is a worker, the timer, or a
+ * thread that calls the engine (see cpu_stream_help_locked).  Other threads
+ * only append operations.
+ *
+ * While a schedule is explored, there are two differences.  A stream whose
+ * head is a CPU_SLEEP is ready.  A served stream whose head is a host function
+ * is in lazy.handed until a worker takes it. */
 struct cpu_stream {
     struct cpu_engine *engine; /* constant */
     int device;                /* constant */
@@ -172,9 +180,8 @@ struct cpu_stream {
     bool handed;
     struct cpu_operation *first;
     struct cpu_operation **tail;
-    unsigned pending; /* operations in the queue */
-    /* The threads that wait for the stream, in the order of their targets. */
-    struct cpu_waiter *waiters;
+    unsigned pending;           /* operations in the queue */
+    struct cpu_waiter *waiters; /* the threads that wait, the latest first */
     /* A ring, in the order of tickets. */
     struct ps_notification *notifications;
     struct cpu_stream *next; /* in a cpu_stream_list */
@@ -268,7 +275,7 @@ enum cpu_kind {
  * frees. */
 struct cpu_operation {
     enum cpu_kind kind;
-    bool overtaken : 1; /* another operation ran although this one was ready */
+    bool overtaken : 1; /* the host continued although this was ready */
     bool abandoned : 1; /* CPU_ENTER_GATE: its function gets a failure */
     bool launched : 1;  /* CPU_ENTER_GATE: the launch of a graph made it */
     uint16_t branch;    /* in plans: the index of its branch */
@@ -313,8 +320,9 @@ struct cpu_operation {
 
 /* ---- Records ---- */
 
-/* Reports the end of a record to other processes.  cpu_record.promise points
- * to it. */
+/* What to do at the end of a record, in addition to waking those that wait in
+ * this process.  shared.c tells other processes, and times.c writes the end of
+ * a graph's launch.  cpu_record.promise points to it. */
 struct cpu_promise {
     /* Called when the record is done, or is freed before that.  Frees the
      * promise. */
@@ -338,7 +346,7 @@ struct cpu_record {
     ps_status status; /* once done: the status of the work before it */
     int64_t time;  /* when it was done; -1 if its event was never recorded */
     uint64_t step; /* the step of a schedule in which it was done */
-    struct cpu_promise *promise; /* NULL if no other process can wait for it */
+    struct cpu_promise *promise; /* NULL if there is nothing more to do */
     struct cpu_stream_list parked;
     struct cpu_waiter *waiters;
     struct ps_notification *notifications; /* a ring */
@@ -351,9 +359,10 @@ struct cpu_record {
     struct cpu_operation *mark;
 };
 
-/* Call this before the event gets a new record.  The event becomes
- * CPU_UNKNOWN.  So from here on no thread that takes no lock can replace the
- * time of the event's latest record, which would be that of the new record. */
+/* Call this before the event gets a new record.  Sets `known` to CPU_UNKNOWN,
+ * and moves the time in `known` to the latest record.  Otherwise a thread that
+ * records the event without the lock could replace that time later, when the
+ * event has its new record. */
 static inline void
 cpu_event_forget_locked(struct cpu_slot *event)
 {
@@ -496,8 +505,8 @@ void cpu_stream_push_locked(struct cpu_stream *stream,
 /* Do the operation at the head of a stream that the caller has taken, and free
  * the operation.  The caller must free a CPU_FREE itself.  Returns true in the
  * process that called.  If the operation forked, the call also returns in the
- * child, with false: there only the engine still exists, with its lock
- * held. */
+ * child, with false.  In the child, the lock is held as in the parent, but the
+ * engine is empty: the caller must not use the stream any more. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
 /* Call the function of a gate that a stream has reached.  `status` is the
  * stream's.  Called without the lock. */
@@ -547,9 +556,9 @@ cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
 /* Start a thread, and count it as running.  Returns false if that fails. */
 bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
-/* Only while the engine is CPU_LAZY: hand a stream that the caller has taken
- * over to a worker, which runs the host function at its head.  Returns false
- * if no worker can be started. */
+/* Only while the engine is CPU_LAZY: let a worker run the host function at the
+ * head of a stream that the caller has taken; the worker then has the stream.
+ * Returns false if no worker can be started. */
 bool cpu_stream_hand_locked(struct cpu_stream *stream);
 /* Decrement the number of running threads. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
@@ -754,8 +763,9 @@ struct cpu_driver {
                              struct cpu_waiter *waiter,
                              const struct cpu_goal *goal,
                              const struct cpu_limit *limit);
-    /* Called when a gate was opened whose function was called during this
-     * schedule. */
+    /* Called when a callable or a host function has ended: when its gate is
+     * opened, if the gate's function was called during this schedule; or when
+     * a worker has run the host function. */
     void (*opened_locked)(struct cpu_engine *engine);
     /* Add a note with these two values, if notes are kept.  An operation is
      * given by its ticket, a step as in cpu_record.step; in the note they are
@@ -801,8 +811,9 @@ struct cpu_lazy {
     /* Whether running callables have taken too long, so that no thread waits
      * for them. */
     bool impatient;
-    /* How long callables have waited in vain while the host runs, in weighted
-     * naps; and the real time at which a nap was last counted. */
+    /* For how long callables have waited and the host has run: the sum of the
+     * weights of the naps (see weigh_nap_locked).  And the real time at which
+     * the last nap was counted. */
     unsigned naps;
     int64_t nap;
     unsigned callables;        /* how many callables and host functions run */
@@ -928,9 +939,9 @@ void
 cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
                       const struct cpu_goal *goal, int64_t deadline);
 
-/* Call this after cpu_lazy_block_locked.  Callables' waits do not expire while
- * the host runs, unless it takes very long; if the thread is the host, begins
- * to measure that time anew. */
+/* Call this after cpu_lazy_block_locked.  If the calling thread is the host,
+ * begin to measure anew how long the host runs.  (While it runs, callables'
+ * waits expire only if it takes very long.) */
 void cpu_lazy_host_waits_locked(struct cpu_engine *engine,
                                 const struct ps_blocked *blocked);
 

@@ -1,7 +1,8 @@
 /* Events and their records.  An event is a slot that holds the event's latest
- * record.  Each call of event_record creates a new record.  A wait refers to
- * the record that was the latest when it was queued.  So it is not affected if
- * the event is recorded again. */
+ * record.  Each call of event_record creates a new record, unless only the
+ * event's time changes (see record_done).  A wait refers to the record that
+ * was the latest when the wait was queued.  So the wait is not affected if the
+ * event is recorded again. */
 #include "shared.h"
 
 static struct cpu_slot *
@@ -53,9 +54,9 @@ event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
     return PS_SUCCESS;
 }
 
-/* As event_add_locked, for an interprocess event: one that is created if
- * `exported` is NULL, else the one of another process with that interprocess
- * handle. */
+/* As event_add_locked, for an interprocess event.  If `exported` is NULL,
+ * creates a new one; otherwise opens another process's event by this
+ * interprocess handle. */
 static ps_status
 shared_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                   const unsigned char *exported, ps_handle *handle)
@@ -187,9 +188,11 @@ event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
 
 /* Record the event without the lock, if it is known to be done and the stream
  * is known to be idle: then only the event's time changes.  Returns false if
- * that is not known.  The event is checked first.  If another thread records
- * it before the stream is checked, that record counts as later than this
- * one. */
+ * that is not known.
+ *
+ * The event is checked before the stream.  If another thread records the event
+ * between the two checks, that record may count as the later one, so this call
+ * may leave it in place. */
 static bool
 record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
             ps_handle stream_handle)

@@ -1,6 +1,6 @@
 /* Implements struct ps_schedules: a schedule runs on all engines together.
- * This file begins and ends schedules, and has the calls of threads that poll,
- * or that wait for something other than work. */
+ * This file begins and ends schedules, and has the functions that threads call
+ * when they poll, or when they wait for something other than work. */
 #include "engine.h"
 
 #include <stdatomic.h>
@@ -116,9 +116,11 @@ explore_sleep(struct ps_sleep *sleep, bool known, unsigned seen,
         if (cpu_is_lazy(engine)) {
             cpu_lazy_block_locked(engine, blocked, NULL, deadline);
             blocked->parked = blocked->callable && known;
-            /* Only for a parked thread may others pick work.  If a callable
-             * has ended since `seen`, that may have ended this thread's wait,
-             * so the thread must check again. */
+            /* While `woken` is false, other threads may pick work that this
+             * thread needs (see pick_for_blocked_locked).  So set it unless
+             * the thread is parked.  Also set it if a callable has ended since
+             * `seen`: that may have ended this thread's wait, so the thread
+             * must check again. */
             blocked->woken = !blocked->parked || atomic_load(&ended) != seen;
             cpu_lazy_host_waits_locked(engine, blocked);
         }

@@ -169,7 +169,7 @@ file_fill(int file, size_t nbytes)
 {
     sigset_t all, before;
     sigfillset(&all);
-    /* Block signals: a signal would make the call start again. */
+    /* Block signals, because a signal would interrupt the call. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool filled = fallocate(file, 0, 0, (off_t)nbytes) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -11,10 +11,10 @@
  * A callable (a Python callable that was submitted to a stream) runs on a
  * thread of its own, but only one thread at a time has the turn.  A thread
  * that has reached a callable's gate "stands": it waits, without the turn,
- * until the callable has ended or waits itself.  While a callable waits, its
- * thread picks the operations.  So what a callable queues and runs has a fixed
- * place in the order.  If several callables could continue, the one that began
- * to stand or to wait last goes first. */
+ * until the callable has ended or itself waits.  While a callable waits, the
+ * callable's thread picks the operations.  So what a callable queues and runs
+ * has a fixed place in the order.  If several callables could continue, the
+ * one that began to stand or to wait last goes first. */
 #include "engine.h"
 
 #include <dirent.h>
@@ -27,8 +27,8 @@
 #include <unistd.h>
 
 enum {
-    /* Of this many queries that find work pending, one runs an operation, so
-     * that a loop of queries ends. */
+    /* Each time this many queries have found work pending, an operation runs,
+     * so that a loop of queries ends. */
     POLLS = 16,
     /* A callable and the host may wait for each other in ways that the engine
      * does not see, such as a lock of the program.  So the host waits for a
@@ -288,9 +288,9 @@ is_asleep(const struct cpu_stream *stream)
 }
 
 /* Give the stream its number, and move it to the front of the device's list.
- * So used streams are listed in the order of their first use.  The order in
- * which streams were created would not do: core pools native streams, so it
- * may differ in the next run. */
+ * So the list has the used streams in the order of their first use, the latest
+ * first.  The order of their creation would not do: core pools native streams,
+ * so that order may differ in the next run. */
 static void
 lazy_used_locked(struct cpu_stream *stream)
 {
@@ -435,8 +435,8 @@ pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
                         : needed_locked(source_of(goal));
 }
 
-/* Returns the result of pick_needed_locked for the goal of the latest waiting
- * thread for which it is not NULL. */
+/* Try the goal of each waiting thread, the latest first, until
+ * pick_needed_locked finds a stream for it.  Returns that stream, or NULL. */
 static struct cpu_stream *
 pick_for_blocked_locked(struct cpu_engine *engine)
 {
@@ -587,8 +587,8 @@ callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     bool precede = false, later = true;
     const struct ps_blocked *blocked;
     LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
-        /* The entries behind the thread's own belong to threads that wait for
-         * this thread. */
+        /* If the calling thread runs a callable, the entries behind its own
+         * are of threads that began to wait earlier, so they go after it. */
         later = later && (blocked != self || !blocked->callable);
         listed += blocked->callable;
         precede |= later && blocked->callable && !is_parked(blocked);
@@ -884,9 +884,10 @@ serve_locked(struct cpu_stream *stream)
     return true;
 }
 
-/* Run the operation at the head of a ready stream, and then let callables
- * continue first.  self: as for callables_precede.  Returns false in a forked
- * child; see cpu_stream_serve_locked. */
+/* Run the operation at the head of a ready stream.  Then let callables that
+ * can continue do so before the calling thread continues.  self: as for
+ * callables_precede.  Returns false in a forked child; see
+ * cpu_stream_serve_locked. */
 static bool
 run_blocked_locked(struct cpu_stream *stream, const struct ps_blocked *self)
 {
@@ -1302,7 +1303,8 @@ cpu_lazy_ending_locked(struct cpu_engine *engine)
 void
 cpu_lazy_ended_locked(struct cpu_engine *engine)
 {
-    /* If it is 0, the callable called ending() before this schedule began. */
+    /* If the count is 0, the callable called ending() before this schedule
+     * began. */
     if (engine->lazy.ending_callables > 0) {
         engine->lazy.ending_callables--;
         end_callable_locked(engine);

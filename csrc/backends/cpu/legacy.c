@@ -1,14 +1,16 @@
 /* The order between a device's default stream and its blocking streams, as
  * with CUDA's legacy default stream.  Before work is queued on the default
- * stream, it is made to wait for the work that the blocking streams have got
- * since it last waited for them; and the same the other way round. */
+ * stream, the default stream is made to wait for the work that the blocking
+ * streams have got since it last waited for them.  Likewise, before work is
+ * queued on a blocking stream, that stream is made to wait for the default
+ * stream. */
 #include "engine.h"
 
 /* Returns whether the stream has got work for which the other side must wait,
- * since its `given` had the value `known`.  Outside schedules, there is
- * nothing to wait for if the stream is idle and has not failed.  The course of
- * a schedule must not depend on whether a stream is idle, nor on work from
- * before the schedule. */
+ * since its `given` had the value `known`.  If no schedule is explored, an
+ * idle stream that has not failed needs no wait.  While one is explored, the
+ * result depends neither on whether the stream is idle, nor on work from
+ * before the schedule, so that the same program always gets the same order. */
 static bool
 has_given(const struct cpu_stream *stream, uint64_t known)
 {
@@ -74,8 +76,8 @@ push_locked(struct cpu_stream *stream, enum cpu_kind kind,
 }
 
 /* Make the stream wait for the work of `other`, unless it does so already.
- * *known is the value of other->given when the stream last waited for it.  The
- * wait needs no room in the queue. */
+ * *known is the value of other->given when the stream last waited for `other`.
+ * Succeeds even if the queues are full. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
               uint64_t *known)

@@ -165,7 +165,8 @@ sleeper_add_locked(struct cpu_stream *stream, int64_t duration)
 }
 
 /* Remove and return a stream whose sleep is over.  If there is none, wait
- * until the first sleep may be over, and return NULL. */
+ * until the first sleep ends or there is a new first sleep, and return
+ * NULL. */
 static struct cpu_stream *
 sleeper_take_locked(struct cpu_engine *engine)
 {

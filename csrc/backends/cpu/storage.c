@@ -4,10 +4,10 @@
  * Each use of a handle checks it, so that a wrong handle is an error and not a
  * crash.  All bits of a handle must match:
  *
- *   63..30  29..6  5..3    2..0
- *   serial  slot   engine  tag
+ *   63..62  61..30  29..6  5..3    2..0
+ *   0       serial  slot   engine  tag
  *
- * Among 2^34 handles in a row no two have the same serial, so a handle that
+ * Among 2^32 handles in a row no two have the same serial, so a handle that
  * was destroyed does not become valid again. */
 #include "engine.h"
 

@@ -140,8 +140,8 @@ cpu_blocking_create(const struct ps_backend *backend, int device, int priority,
     return stream_create(backend, device, 0, priority, true, handle);
 }
 
-/* As cpu_stream_explain, this runs no notifications when it releases the
- * lock. */
+/* As the contract in backend.h demands, this runs no notifications when it
+ * releases the lock. */
 static ps_status
 cpu_stream_blocking(const struct ps_backend *backend, int device,
                     ps_handle handle, int *blocking)
@@ -352,8 +352,8 @@ stream_state_locked(struct cpu_stream *stream, struct ps_stream_state *state)
     return source != stream ? source : NULL;
 }
 
-/* This runs no notifications when it releases the lock, because it may be
- * called while another member waits. */
+/* This runs no notifications when it releases the lock: it may be called while
+ * another member waits, and must call no function of the program. */
 static ps_status
 cpu_stream_explain(const struct ps_backend *backend, int device,
                    ps_handle handle, struct ps_stream_state *states, int room,
@@ -402,9 +402,9 @@ cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
     return cpu_stream_enqueue(backend, device, stream, &sleep);
 }
 
-/* Returns a failure of the device's work that was not returned yet, and marks
- * it as reported: that of a destroyed stream or, if there is none, that of a
- * live stream. */
+/* Returns a failure of the device's work, and marks it as reported: a failure
+ * of a destroyed stream that no call has returned yet or, if there is none,
+ * the failure of a live stream, which every call returns. */
 static ps_status
 device_report_locked(struct cpu_device *device)
 {
