@@ -1,9 +1,9 @@
-/* A library to load before all others, in which calls that the extension
- * module makes can fail as they do on a machine that is short of memory,
- * descriptors or threads.  It counts what the module holds, too.
+/* A library for LD_PRELOAD.  It can make calls of the extension module fail,
+ * as they do on a machine that is short of memory, descriptors or threads.  It
+ * also counts the memory blocks and mappings that the module holds.
  *
- * A call is the module's if it returns to the module's code: the interpreter,
- * the C library and this file are left alone.
+ * A call counts as the module's if its return address is in the module's code.
+ * So calls of the interpreter, of the C library and of this file never fail.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -56,8 +56,8 @@ look_at_library(struct dl_phdr_info *info, size_t size, void *argument)
     return 1;
 }
 
-/* Take the library whose path has the name in it as the module; whether there
- * is one. */
+/* From now on, "the module" is the loaded library whose path contains the
+ * name.  Returns whether there is one. */
 bool
 shortage_of(const char *name)
 {
@@ -65,7 +65,8 @@ shortage_of(const char *name)
     return dl_iterate_phdr(look_at_library, NULL) != 0;
 }
 
-/* From now on, let so many calls succeed and the next count ones fail. */
+/* From now on, let the module's next `skip` calls succeed, and the `count`
+ * calls after those fail. */
 void
 shortage_begin(long skip, long count)
 {
@@ -77,7 +78,7 @@ shortage_begin(long skip, long count)
     armed = true;
 }
 
-/* How many calls failed. */
+/* Let all further calls succeed.  Returns the number of calls that failed. */
 long
 shortage_end(void)
 {
@@ -85,7 +86,7 @@ shortage_end(void)
     return failed;
 }
 
-/* The last call that failed. */
+/* Returns the name of the function that failed last. */
 const char *
 shortage_name(void)
 {
@@ -176,7 +177,7 @@ give_up(void *block)
     }
     if (held[i] != NULL) {
         held_count--;
-        /* Close the gap, so that what was put past it is found. */
+        /* Close the gap, so that later entries are still found. */
         for (size_t j = (i + 1) % SLOTS; held[j] != NULL;
              j = (j + 1) % SLOTS) {
             size_t home = slot_of(held[j]);
@@ -190,7 +191,7 @@ give_up(void *block)
     unlock();
 }
 
-/* How many blocks and mappings the module has and has not given back. */
+/* Returns the number of blocks and mappings that the module holds. */
 long
 shortage_held(void)
 {
@@ -227,7 +228,8 @@ realloc(void *old, size_t size)
     if (FAILS(realloc, ENOMEM)) {
         return NULL;
     }
-    /* Given up first: another thread may get the address at once. */
+    /* Remove the old address from the set first: as soon as the block is
+     * freed, another thread may get its address. */
     give_up(old);
     void *block = __libc_realloc(old, size);
     hold(block != NULL ? block : old, __builtin_return_address(0));
@@ -266,7 +268,7 @@ mmap(void *address, size_t size, int protection, int flags, int file,
         return MAP_FAILED;
     }
     void *block = REAL(mmap)(address, size, protection, flags, file, offset);
-    /* With MAP_FIXED it is a part of a mapping that is held. */
+    /* With MAP_FIXED, the result is part of a mapping that is held already. */
     if (block != MAP_FAILED && !(flags & MAP_FIXED)) {
         hold(block, __builtin_return_address(0));
     }
@@ -307,7 +309,7 @@ epoll_create1(int flags)
 int
 epoll_ctl(int epoll, int operation, int file, struct epoll_event *event)
 {
-    /* The others need no memory. */
+    /* The other operations need no memory, so they do not fail. */
     if (operation == EPOLL_CTL_ADD && FAILS(epoll_ctl, ENOSPC)) {
         return -1;
     }

@@ -1,6 +1,7 @@
-/* The example's device with the fault that the variable FAULT names.  Each is
- * a likely mistake in a first backend, which the conformance suite must find.
- * "none" is a device whose work takes time, in which it must find no fault. */
+/* The example's fake device, with the fault that the environment variable
+ * FAULT names.  Each fault is a likely mistake in a first backend, and the
+ * conformance suite must find it.  With "none", the device is correct, but its
+ * work takes time, and the suite must find no fault. */
 #include "gated_device.c"
 
 #include <stddef.h>
@@ -16,8 +17,9 @@ broken_stream_query(const struct ps_backend *self, int device,
     return status == PS_ERROR_NOT_READY ? PS_SUCCESS : status;
 }
 
-/* "flag": an event is one flag, which the first record to complete sets for
- * all of them. */
+/* "flag": an event has only one flag "done".  If it is recorded again while a
+ * record is pending, the first record that completes sets the flag for both.
+ */
 static ps_status
 broken_event_record(const struct ps_backend *self, int device, ps_handle event,
                     ps_handle handle)
@@ -35,7 +37,8 @@ broken_event_record(const struct ps_backend *self, int device, ps_handle event,
     return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
 
-/* "latest": a wait uses the record in effect when the stream reaches it. */
+/* "latest": a wait is for the record that is the event's latest when the
+ * stream reaches the wait, not for the latest at the call. */
 enum { WAITS = 4096 };
 static struct {
     uint64_t number;
@@ -118,7 +121,7 @@ nonzero_event_record(const struct ps_backend *self, int device,
                        : PS_ERROR_INVALID_HANDLE;
 }
 
-/* "lost": whatever fails, a wait succeeds. */
+/* "lost": a wait returns success even if the work has failed. */
 static ps_status
 lose(ps_status status)
 {
@@ -207,7 +210,7 @@ hanging_event_synchronize(const struct ps_backend *self, int device,
     return status;
 }
 
-/* "unfinished": no stream can be made yet. */
+/* "unfinished": stream_create is not implemented yet. */
 static ps_status
 unfinished_stream_create(const struct ps_backend *self, int device,
                          int priority, ps_handle *handle)
@@ -215,7 +218,8 @@ unfinished_stream_create(const struct ps_backend *self, int device,
     return PS_ERROR_NOT_SUPPORTED;
 }
 
-/* "endless": the program does not end while work runs. */
+/* "endless": shutdown ignores its timeout, so the program does not end while
+ * work runs. */
 static ps_status
 endless_shutdown(const struct ps_backend *self, int64_t timeout_ns)
 {
@@ -376,7 +380,7 @@ slow_device_synchronize(const struct ps_backend *self, int device,
     return slow_wait(fake_device_synchronize(self, device, limit));
 }
 
-/* A fault, and the members that take the place of the example's. */
+/* The faults.  The members replace those of the example's tables. */
 static const struct {
     const char *name;
     struct ps_backend members;
@@ -429,8 +433,9 @@ static const struct {
      .members = {.stream_create = unfinished_stream_create}},
 };
 
-/* Overlay the members that are not NULL.  From the first to the size, a table
- * holds pointers to functions alone. */
+/* Copy the members that are not NULL to the table.  `first` is the offset of
+ * the first member, and `size` the size of the table; between the two are only
+ * pointers to functions. */
 static void
 replace(void *table, const void *members, size_t first, size_t size)
 {

@@ -1,10 +1,10 @@
-/* The example's device with notifications and gates but no timed waits, as
- * CUDA has them. */
+/* The example's fake device, with notifications and gates added.  Like streams
+ * and events of the CUDA backend, it has no timed waits. */
 #include "../../../examples/fake_device/fake_device.c"
 
 #include <unistd.h>
 
-/* The mutex guards it: the program is ending. */
+/* Whether the program is ending; guarded by the mutex. */
 static bool ended;
 
 /* ---- Notifications: a ring that one thread polls ---- */
@@ -12,7 +12,9 @@ static bool ended;
 static struct ps_notification *pending;
 static bool notifying;
 
-/* A notification whose point (index of the stream, number) was passed. */
+/* Returns a notification whose point was passed, or NULL.  A notification
+ * stores the point in its own members: the index of the stream in `status`,
+ * and the operation's number in `number`. */
 static struct ps_notification *
 find_due_locked(ps_status *status)
 {
@@ -62,7 +64,9 @@ start_notifying_locked(void)
     return notifying ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* A point without a stream is complete. */
+/* Add a notification that is due when the stream has passed the point.  If the
+ * point has no stream, there is nothing to wait for: then stores number 0,
+ * which every stream has passed. */
 static ps_status
 notify_locked(struct point point, struct ps_notification *notification)
 {
@@ -147,7 +151,8 @@ is_ended(void)
     return result;
 }
 
-/* Whether the stream has no room for another gate. */
+/* Returns whether the stream has no room for another gate, because 100
+ * operations are pending. */
 static bool
 is_full(int device, ps_handle handle)
 {

@@ -1,5 +1,5 @@
 /* CHECK, the counts of passed and failed checks, the backend under test, and a
- * process for each test. */
+ * function that runs a test in a process of its own. */
 #ifndef CUDA_CHECK_H
 #define CUDA_CHECK_H
 
@@ -17,7 +17,7 @@
 #define OK(call) CHECK_STATUS(call, PS_SUCCESS)
 
 extern const struct ps_backend *const gpu;
-extern int devices; /* that the backend counts */
+extern int devices; /* the number of devices, as the backend counts them */
 extern atomic_int passed, failed;
 
 void check(bool right, const char *what, const char *file, int line);
@@ -29,13 +29,15 @@ void run(const char *name, void (*test)(void));
 
 int current_device(void);
 
-/* Whether this process has a primary context on the device. */
+/* Returns whether this process has a primary context on the device. */
 int is_used(int device);
 
-/* A function of NVML's and a device to call it with. */
+/* Returns the NVML function of this name.  *handle becomes NVML's handle of
+ * the device, with which the caller can call the function. */
 void *nvml_find(const char *name, int device, void **handle);
 
-/* Bytes in use on a device of the machine, by any process. */
+/* Returns the bytes of the device's memory that are in use by all processes
+ * together. */
 long long memory_in_use(int device);
 
 /* A host function that adds one to the int that it is given. */

@@ -1,5 +1,5 @@
-/* Devices: none, how many are visible, their properties, and which one is
- * current and used. */
+/* Devices: a machine without any, the number of visible ones, their
+ * properties, and which device is current or has a context. */
 #include "check.h"
 #include "tests.h"
 
@@ -137,8 +137,8 @@ test_first_device(void)
     }
 }
 
-/* The memory in use on device 0 once the driver has created a context on
- * another device, which takes a little of every device's. */
+/* Create a context on the device.  Returns the bytes that are then in use on
+ * device 0, because a context takes a little memory of every device. */
 static long long
 memory_beside_context(int device)
 {

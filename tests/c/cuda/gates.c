@@ -1,5 +1,6 @@
 /* Gates and notifications: when they are reached, which work a gate holds
- * back, and that a slot works for its last gate as for its first. */
+ * back, and the reuse of the slots of gates (see csrc/backends/cuda/gate.h).
+ */
 #include "check.h"
 #include "tests.h"
 
@@ -13,7 +14,8 @@
 
 #include "../../../csrc/backends/cuda/driver.h"
 
-/* The call of a gate, which it may open, or of a notification. */
+/* A gate or a notification, and the call of reach() for it.  opens: whether
+ * reach() opens the gate. */
 struct arrival {
     struct ps_notification notification;
     ps_handle gate;
@@ -78,8 +80,8 @@ pause_ms(int milliseconds)
     nanosleep(&(struct timespec){.tv_nsec = milliseconds * 1000000L}, NULL);
 }
 
-/* The work behind a gate starts when the gate is opened, before or after it is
- * reached, and sees the writes of the thread that opened it. */
+/* The work behind a gate starts once the gate is both reached and opened, in
+ * either order.  It sees the writes of the thread that opened the gate. */
 static void
 pass_gates(int device, ps_handle stream)
 {
@@ -92,7 +94,8 @@ pass_gates(int device, ps_handle stream)
     memset(pinned, 0, 2);
     OK(gpu->sleep(gpu, device, stream, A_WHILE));
     gate_new(device, stream, &first);
-    /* By way of the device: a copy within the host blocks until its turn. */
+    /* Copy by way of device memory, because a copy from host memory to host
+     * memory would block this thread until the gate is opened. */
     OK(gpu->memory_copy(gpu, device, stream, data, &pinned[0], 1));
     OK(gpu->memory_copy(gpu, device, stream, &pinned[1], data, 1));
     OK(gpu->host_function(gpu, device, stream, count, &ran));
@@ -114,7 +117,8 @@ pass_gates(int device, ps_handle stream)
     OK(gpu->pinned_free(gpu, device, pinned));
 }
 
-/* All gates are reached while none is open. */
+/* Gates of different streams do not hold each other back: all of them are
+ * reached while none is opened. */
 static void
 pass_side_by_side(int device)
 {
@@ -123,8 +127,8 @@ pass_side_by_side(int device)
     ps_handle streams[STREAMS];
     int ran[STREAMS] = {0};
     memset(arrivals, 0, sizeof(arrivals));
-    /* Before any gate: the driver creates no stream while gates hold back all
-     * its channels. */
+    /* Create the streams before any gate, because the driver creates no stream
+     * while gates hold back all its channels. */
     for (int i = 0; i < STREAMS; i++) {
         streams[i] = stream_new(device);
     }
@@ -135,8 +139,9 @@ pass_side_by_side(int device)
     for (int i = 0; i < STREAMS; i++) {
         await(&arrivals[i]);
     }
-    /* The oldest first: the device has 8 to 32 channels, and a stream proceeds
-     * after the earlier ones that share its channel. */
+    /* Open the oldest gate first.  The device has only 8 to 32 channels, so
+     * streams share them, and the work in a channel runs in the order in which
+     * it was queued. */
     for (int i = 0; i < STREAMS; i++) {
         CHECK(ran[i] == 0);
         OK(gpu->gate_open(gpu, device, arrivals[i].gate));
@@ -193,8 +198,9 @@ notify_many(int device)
     CHECK(first.reached == 1 && all.reached == MANY);
 }
 
-/* A notification is of the record at the call, even if the event is recorded
- * again or destroyed, or is one that others may record. */
+/* A notification of an event is for the event's latest record at the call,
+ * even if the event is then recorded again or destroyed.  This holds for
+ * interprocess events, too. */
 static void
 notify_of_records(int device)
 {
@@ -235,7 +241,8 @@ notify_of_records(int device)
     }
 }
 
-/* More notifications of each kind than a queue has places. */
+/* Request and cancel more notifications of each kind than a queue has
+ * places. */
 static void
 cancel_many(int device)
 {
@@ -301,8 +308,8 @@ test_gates(void)
     }
 }
 
-/* A slot is reused once its gate was reached and opened, and no sooner, though
- * the device may not have evaluated that gate's wait yet. */
+/* A slot is reused once its gate was reached and opened, and no sooner.  It is
+ * reused even if the device has not evaluated that gate's wait yet. */
 void
 test_gates_reused(void)
 {
@@ -349,9 +356,9 @@ test_gates_reused(void)
     stream_end(0, b);
 }
 
-/* One stream, on which all threads queue gates: one thread at a time is
- * inside.
- */
+/* One stream, on which all threads queue gates.  A thread is "inside" from the
+ * time when its gate is reached until it opens the gate.  Only one thread at a
+ * time may be inside. */
 static struct {
     ps_handle stream;
     int inside; /* unlocked: the stream's order must be enough */
@@ -402,8 +409,9 @@ test_gates_raced(void)
     CHECK(shared.wrong == 0 && shared.inside == 0);
 }
 
-/* A stream that is being captured is refused a gate.  A gate of another stream
- * does not invalidate the capture, though the first gate allocates. */
+/* A stream that is being captured refuses gates and notifications.  A gate on
+ * another stream does not invalidate the capture, although the first gate of a
+ * process allocates memory. */
 void
 test_gates_refused(void)
 {
@@ -434,8 +442,8 @@ static const char trap_source[] = ".version 6.0\n"
                                   ".address_size 64\n"
                                   ".visible .entry trap() { trap; ret; }\n";
 
-/* A gate is reached when its stream fails, after which this process can't use
- * the device any more. */
+/* A gate is also reached if its stream fails.  After this failure, the process
+ * cannot use the device any more. */
 void
 test_gates_failed(void)
 {

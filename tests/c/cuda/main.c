@@ -1,8 +1,10 @@
-/* The CUDA backend through its table, on whatever GPUs there are; without any,
- * the behaviour without one.  "N passed, 0 failed".
+/* Tests the CUDA backend through its table, on the GPUs of this machine.  If
+ * there is no GPU, tests only how the backend behaves then.  Prints "N passed,
+ * 0 failed".
  *
- * One rule: this process only counts devices.  Each test runs in a child of
- * its own, which so begins with none of them used. */
+ * The rule: this process only counts devices, and does not initialize the
+ * driver.  Each test runs in a child process of its own, so it begins with no
+ * context on any device. */
 #include "check.h"
 #include "tests.h"
 

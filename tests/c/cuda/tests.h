@@ -1,4 +1,4 @@
-/* Every test, in the order of main.c, by file. */
+/* All tests, by the files that define them; main.c runs them. */
 #ifndef CUDA_TESTS_H
 #define CUDA_TESTS_H
 
@@ -13,7 +13,8 @@ void test_last_device(void);
 void test_set_and_restore(void);
 
 /* work.c */
-/* Everything on one device, with another one current or none. */
+/* Exercise streams, events and memory of one device.  Any device may be
+ * current, and the thread may have no context. */
 void *exercise(void *device);
 void test_threads(void);
 void test_across(void);

@@ -1,5 +1,5 @@
-/* Streams, events and memory: each on one device, from several threads, across
- * two devices, and under capture. */
+/* Streams, events and memory: on one device, from several threads, across two
+ * devices, and during a capture. */
 #include "check.h"
 #include "tests.h"
 
@@ -42,7 +42,7 @@ exercise_streams(int device)
     OK(gpu->event_synchronize(gpu, device, event, NULL));
     OK(gpu->event_query(gpu, device, event));
     OK(gpu->stream_synchronize(gpu, device, streams[1], NULL));
-    /* Destroyed with work queued, which still runs. */
+    /* Destroy a stream while work is queued; the work still runs. */
     OK(gpu->sleep(gpu, device, streams[2], A_WHILE));
     OK(gpu->event_record(gpu, device, event, streams[2]));
     for (int i = 0; i < 8; i++) {
@@ -143,7 +143,6 @@ exercise_memory(int device)
     free(pageable);
 }
 
-/* Everything on one device, with another one current or none. */
 void *
 exercise(void *argument)
 {
@@ -154,13 +153,15 @@ exercise(void *argument)
     exercise_events(device);
     exercise_memory(device);
     CHECK(current_device() == current);
-    /* A thread without a context is on device 0, whose context it may get. */
+    /* On a thread without a context, device 0 is current.  So the calls may
+     * have made the context of device 0 current. */
     cuda_driver.context_get(&after);
     CHECK(before == after || (before == NULL && device == 0));
     return NULL;
 }
 
-/* Several threads at once make the first calls, which create things lazily. */
+/* Several threads run this at once.  Their first calls create the contexts and
+ * the memory pools. */
 static void *
 first_use(void *argument)
 {

@@ -1,4 +1,4 @@
-/* Nanoseconds per operation, for whoever changes the engine. */
+/* Measures the nanoseconds per operation, for people who change the engine. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -106,7 +106,7 @@ bench_wake(void)
     OK(cpu->event_destroy(cpu, 0, event));
 }
 
-/* The gate that was reached and is not yet opened. */
+/* The handle of the gate that was reached and is not yet opened, or NULL. */
 static _Atomic(ps_handle *) reached_last;
 
 static void
@@ -116,7 +116,8 @@ reach(void *argument, ps_status status)
     atomic_store(&reached_last, argument);
 }
 
-/* One thread queues gates, and one opens them as they are reached. */
+/* A thread that opens gates as they are reached, while another one queues
+ * them. */
 static void *
 open_gates(void *argument)
 {
@@ -166,7 +167,8 @@ bench_gates(void)
     free(gates);
 }
 
-/* Of each of as many threads, with a stream of its own. */
+/* One of several threads that measure at the same time, each with a stream of
+ * its own. */
 struct bencher {
     pthread_t thread;
     pthread_barrier_t *ready;

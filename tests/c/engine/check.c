@@ -1,4 +1,4 @@
-/* What is counted, and the helpers that the tests share. */
+/* The counts of checks, and helpers that the tests share; see check.h. */
 #include "check.h"
 
 #include <pthread.h>

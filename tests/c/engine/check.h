@@ -1,5 +1,5 @@
-/* CHECK and what goes with it: the engine under test, the counts of what held
- * and what did not, and time and threads for the tests. */
+/* CHECK, the counts of passed and failed checks, the engine under test, and
+ * helpers for time and threads. */
 #ifndef ENGINE_CHECK_H
 #define ENGINE_CHECK_H
 
@@ -19,16 +19,18 @@
 extern const struct ps_backend *cpu; /* two devices */
 extern atomic_int passed, failed;
 
-/* Count it, and report what is wrong; returns right. */
+/* Count the check as passed or failed, and print it if it has failed.  Returns
+ * `right`. */
 bool check(bool right, const char *what, const char *file, int line);
 void check_status(ps_status got, ps_status want, const char *what,
                   const char *file, int line);
 
-/* Monotonic nanoseconds. */
+/* Returns the time of CLOCK_MONOTONIC in nanoseconds. */
 int64_t now(void);
 void pause_ms(int milliseconds);
 
-/* Run body in eight threads, each with its number, to their end. */
+/* Run body on eight threads, and wait until all have ended.  Its argument is
+ * the number of the thread, 0 to 7. */
 void run_threads(void *(*body)(void *));
 
 #endif

@@ -1,10 +1,11 @@
-/* Events: which record a wait means, the order they make between streams,
- * and the time between two of them. */
+/* Events: for which record a wait is, how events order the work of streams,
+ * and the time between two events. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
 
-/* A wait means the record at the call; records pass in any order. */
+/* A wait is for the event's latest record at the call.  Records of one event
+ * may complete in another order than they were made. */
 void
 test_versions(void)
 {
@@ -36,7 +37,7 @@ test_versions(void)
 
 enum { CHAIN_STREAMS = 16, CHAIN_ROUNDS = 50 };
 
-/* One counter wanders over many streams, ordered by events alone. */
+/* Many streams in turn increment one counter; only events order them. */
 static void *
 chain_thread(void *argument)
 {

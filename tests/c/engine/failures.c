@@ -4,7 +4,10 @@
 #include "tests.h"
 #include "work.h"
 
-/* A failure at any position skips what is behind it, and travels on. */
+/* Make a chain of streams, in which each stream waits for the one before it,
+ * and let stream `wrong` fail.  Its later work is skipped, and the failure
+ * passes on to all streams behind it.  queued: whether all of this is queued
+ * before any of it runs. */
 static void
 fail_at(int wrong, bool queued)
 {
@@ -87,7 +90,8 @@ test_failures(void)
     OK(cpu->device_synchronize(cpu, 0, NULL));
 }
 
-/* A failed stream still waits for events, as a free may be behind them. */
+/* A failed stream still waits for events, because a free may be queued behind
+ * the wait, and other streams may use that memory until the event is done. */
 void
 test_failed_waits(void)
 {

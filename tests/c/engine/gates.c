@@ -1,5 +1,5 @@
-/* Gates: when they are reached and by whom, what they hold back, how they end;
- * and waits that give up. */
+/* Gates: when and on which thread they are reached, which work they hold back,
+ * and how they end.  And waits that time out or are interrupted. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -12,7 +12,8 @@
 
 enum { SECOND = 1000000000 };
 
-/* A gate and its state.  Its notification may open it, and another one. */
+/* A gate, or a notification, and what became of it.  When it is reached, it
+ * opens itself if `opens` is true, and the gate `other` if that is not 0. */
 struct gate {
     struct ps_notification notification;
     ps_handle handle, other;
@@ -55,8 +56,8 @@ await(struct gate *gate)
     }
 }
 
-/* What is behind a gate starts when it is opened, before or after it is
- * reached. */
+/* The work behind a gate starts once the gate is both reached and opened, in
+ * either order. */
 void
 test_gates(void)
 {
@@ -93,7 +94,7 @@ test_gates(void)
     OK(cpu->event_synchronize(cpu, 0, event, NULL));
     CHECK(ran == 2 && early.reached == 1);
     await(&last);
-    /* Destroyed, it still goes on. */
+    /* The work of a destroyed stream still runs. */
     OK(cpu->stream_destroy(cpu, 0, stream));
     OK(cpu->gate_open(cpu, 0, last.handle));
     OK(cpu->device_synchronize(cpu, 0, NULL));
@@ -125,7 +126,8 @@ test_gates_opened_within(void)
     }
     memset(gates, 0, GATES * sizeof(*gates));
 
-    /* What is behind each stream's gate opens the next stream's. */
+    /* The notification behind each stream's gate opens the gate of the next
+     * stream. */
     for (int i = STREAMS - 1; i >= 0; i--) {
         struct gate *behind = &gates[STREAMS + i];
         streams[i] = stream_new(0);
@@ -144,7 +146,8 @@ test_gates_opened_within(void)
     free(gates);
 }
 
-/* A gate reports a failure, and holds back what a failed stream still does. */
+/* A gate reports the failure of the work before it.  It also holds back the
+ * work that a failed stream still does, such as a free. */
 void
 test_gates_failed(void)
 {
@@ -168,7 +171,7 @@ test_gates_failed(void)
     OK(cpu->stream_destroy(cpu, 0, stream));
 }
 
-/* A full queue refuses a gate, and forgets it. */
+/* A full queue refuses a gate, which then is never reached. */
 void
 test_gates_refused(void)
 {
@@ -183,7 +186,7 @@ test_gates_refused(void)
     CHECK_STATUS(
         cpu->stream_gate(cpu, 0, stream, reach, &refused, &refused.handle),
         PS_ERROR_QUEUE_FULL);
-    /* A notification takes no place. */
+    /* A notification takes no place in the queue. */
     refused.notification.reached = reach;
     refused.notification.argument = &refused;
     OK(cpu->stream_notify(cpu, 0, stream, &refused.notification));
@@ -207,8 +210,9 @@ test_gates_refused(void)
     OK(cpu->event_destroy(cpu, 0, event));
 }
 
-/* One stream of gates and host functions, fed by all threads: only one of
- * them is ever inside. */
+/* One stream, on which all threads queue gates and host functions.  A thread
+ * is "inside" from the time when its gate is reached until it opens the gate.
+ * Only one thread at a time may be inside. */
 static struct {
     ps_handle stream;
     int inside; /* unlocked: the stream's order must be enough */
@@ -318,8 +322,8 @@ struct asked {
     ps_handle event, busy, gate;
 };
 
-/* Asked for the first time, re-record the event and open the gate that its
- * former record waits for. */
+/* The is_over of a wait.  The first call records the event again, and opens
+ * the gate ahead of the event's earlier record, for which the wait is. */
 static int
 ask(void *argument)
 {
@@ -331,7 +335,8 @@ ask(void *argument)
     return asked->times == asked->most;
 }
 
-/* A wait ends when its caller says so, and is for what the call found. */
+/* A wait ends when its is_over returns true.  A wait for an event is for the
+ * record that was the latest when the wait began. */
 void
 test_interrupted_waits(void)
 {
@@ -365,7 +370,7 @@ test_interrupted_waits(void)
     OK(cpu->event_destroy(cpu, 0, event));
 }
 
-/* What needs no worker goes on while every worker is busy. */
+/* Operations that need no worker run even while every worker is busy. */
 void
 test_busy_workers(void)
 {

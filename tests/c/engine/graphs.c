@@ -1,4 +1,5 @@
-/* Captures and graphs: what Python never asks of the engine. */
+/* Captures and graphs: calls that the Python package never makes, such as
+ * those with invalid handles. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -79,8 +80,8 @@ test_captures_refused(void)
     stream_end(stream);
 }
 
-/* A stream that is destroyed ends the capture that began on it, and spoils one
- * that it has joined. */
+/* Destroying a stream ends the capture that began on it, and invalidates a
+ * capture that it has joined. */
 void
 test_captures_lost(void)
 {

@@ -1,4 +1,5 @@
-/* Handles: none is taken for another one, whatever it is made of. */
+/* Handles: the engine accepts no handle that was destroyed, that is of another
+ * kind or another engine, or that is just a number. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"

@@ -1,5 +1,6 @@
-/* What is known of events and streams without the engine's lock: calls that do
- * without it, what must end that, and threads that do all of it at once. */
+/* Events and streams whose state is known without the engine's lock (see
+ * cpu_slot_known): calls that take no lock, operations that must end the known
+ * state, and threads that do all of this at once. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -14,8 +15,8 @@
 static ps_handle idle_stream, done_event, timed_event;
 static atomic_bool probes;
 
-/* The engine's lock is held while the process forks, so a call that takes it
- * does not return. */
+/* Called while the process forks.  Then this thread holds the engine's lock,
+ * so a call that took the lock would never return. */
 static void
 within_fork(void)
 {
@@ -71,10 +72,11 @@ test_without_lock(void)
     OK(cpu->stream_query(cpu, 0, 0));
     pause_ms(5);
     probe();
-    /* The second record counts. */
+    /* The record during the fork, the second one, has set the time. */
     OK(cpu->event_elapsed(cpu, 0, start, timed_event, &passed_ms));
     CHECK(passed_ms >= 5);
-    /* Likewise, once their work has been seen to be done. */
+    /* Work makes the state unknown.  Once calls have found the work done, the
+     * state is known again, and calls take no lock. */
     OK(cpu->host_function(cpu, 0, idle_stream, count, &ran));
     OK(cpu->event_record(cpu, 0, done_event, idle_stream));
     OK(cpu->event_record(cpu, 0, timed_event, idle_stream));
@@ -89,7 +91,7 @@ test_without_lock(void)
     OK(cpu->event_destroy(cpu, 0, start));
 }
 
-/* ---- What ends it ---- */
+/* ---- What ends the known state ---- */
 
 struct pair {
     ps_handle stream, event;
@@ -125,7 +127,8 @@ pair_end(struct pair *pair)
                  PS_ERROR_INVALID_HANDLE);
 }
 
-/* Work behind which the record is pending, and waits for it wait. */
+/* Work: a record behind it is pending, and other streams wait for the
+ * record. */
 static void
 check_work(unsigned flags)
 {
@@ -193,7 +196,7 @@ check_capture(unsigned flags)
     pair_end(&other);
 }
 
-/* A launch that records the event. */
+/* A launch of a graph that records the event. */
 static void
 check_launch(unsigned flags)
 {
@@ -217,7 +220,8 @@ check_launch(unsigned flags)
     pair_end(&pair);
 }
 
-/* A record that fails leaves the one before it as it was. */
+/* A call of event_record that fails changes nothing: the event keeps its
+ * earlier record and its time. */
 static void
 check_full_queue(void)
 {
@@ -243,7 +247,7 @@ check_full_queue(void)
     pair_end(&pair);
 }
 
-/* The default stream, and those that serialize with it. */
+/* The default stream, and blocking streams, which serialize with it. */
 static void
 check_order(unsigned flags)
 {
@@ -304,8 +308,9 @@ may_be(ps_status status)
            status == PS_ERROR_TIMED_OUT || status == PS_ERROR_INVALID_HANDLE;
 }
 
-/* Each thread has objects of its own, in slots that another had before, and
- * looks at those of others, which may be gone. */
+/* Each thread creates and destroys objects of its own, often in slots that
+ * objects of other threads had before.  It also uses handles of other threads'
+ * objects, which may be destroyed already. */
 static void *
 race(void *argument)
 {
@@ -342,7 +347,7 @@ race(void *argument)
     return NULL;
 }
 
-/* Times of records that replace each other never go back. */
+/* Several threads record one event, and its time never goes back. */
 static void *
 race_times(void *argument)
 {

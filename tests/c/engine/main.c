@@ -1,4 +1,4 @@
-/* The embedded CPU engine, tested through its table and nothing else.
+/* Tests the CPU engine through its table, without Python.
  *
  *   engine                  all tests: "N passed, 0 failed"
  *   engine --bench          nanoseconds per operation
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int planted; /* unlocked: what races */
+static int planted; /* no lock guards it: this is the race */
 
 static void *
 plant_race(void *argument)
@@ -50,7 +50,9 @@ plant(const char *fault)
 int
 main(int argc, char **argv)
 {
-    /* The first one must find no stack of an earlier thread to reuse. */
+    /* test_no_thread comes first, because it makes the creation of a thread
+     * fail, and that would succeed with the stack of a thread that has
+     * ended. */
     static void (*const tests[])(void) = {
         test_no_thread,
         test_fifo,

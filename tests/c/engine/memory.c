@@ -1,4 +1,4 @@
-/* Memory and what is said of a device, and transfers from many threads. */
+/* Memory, the properties of a device, and transfers from many threads. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"

@@ -1,5 +1,5 @@
-/* Notifications: what each stands for, in which order they come, and that one
- * that is cancelled leaves nothing behind. */
+/* Notifications: for which work they are, in which order they come, and that a
+ * cancelled one leaves nothing behind. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -14,7 +14,7 @@ struct notified {
     struct ps_notification notification;
     atomic_int reached;
     ps_status status;
-    int place; /* among all that were reached */
+    int place; /* how many notifications were reached before it */
     pthread_t thread;
 };
 
@@ -37,7 +37,8 @@ static struct ps_notification *
 fresh(struct notified *notified)
 {
     memset(notified, 0, sizeof(*notified));
-    /* The backend must not count on zeros. */
+    /* The backend must initialize its own members, so fill them with
+     * garbage. */
     memset(&notified->notification, 0xa5, sizeof(notified->notification));
     notified->notification.reached = reach;
     notified->notification.argument = notified;
@@ -64,8 +65,9 @@ await(struct notified *notified)
     }
 }
 
-/* Each stands for the work at the call, and is reached when that is done, in
- * the order in which it is. */
+/* A notification is for the work that was queued before the call, and is
+ * reached when that work is done.  Notifications come in the order in which
+ * their work ends. */
 void
 test_notifications(void)
 {
@@ -88,7 +90,8 @@ test_notifications(void)
         OK(cpu->sleep(cpu, 0, stream, 1000000));
         of_stream(stream, &rest[i]);
     }
-    /* No later record changes what it stands for, nor does the event's end. */
+    /* Neither a later record nor the destruction of the event affects the
+     * notification of the earlier record. */
     OK(cpu->event_record(cpu, 0, event, other));
     OK(cpu->event_destroy(cpu, 0, event));
     pause_ms(5);
@@ -104,7 +107,7 @@ test_notifications(void)
         CHECK(rest[i - 1].place < rest[i].place);
     }
 
-    /* Neither does the stream's. */
+    /* The destruction of a stream does not affect its notifications. */
     hold_take(cpu, &busy, other);
     of_stream(other, &first);
     OK(cpu->stream_destroy(cpu, 0, other));
@@ -165,8 +168,8 @@ test_notifications_refused(void)
     OK(cpu->event_destroy(cpu, 0, event));
 }
 
-/* More than a queue has places, each taken back: from the beginning, the
- * middle and the end of what is pending. */
+/* Cancel notifications at the beginning, in the middle and at the end of the
+ * pending ones; in all, more than a queue has places. */
 void
 test_notifications_cancelled(void)
 {
@@ -208,8 +211,9 @@ test_notifications_cancelled(void)
     OK(cpu->event_destroy(cpu, 0, event));
 }
 
-/* Streams and events that all threads notify themselves of and cancel while
- * the work ends: each is reached once, or cancelled and never. */
+/* All threads ask for notifications of the same streams and events, and cancel
+ * some of them while the work ends.  Each notification is reached once, or is
+ * cancelled and never reached. */
 enum { RACED = 3, RACES = 3000, AT_ONCE = 8 };
 
 static ps_handle raced_streams[RACED], raced_events[RACED];

@@ -1,4 +1,4 @@
-/* Partitions: how many workers their streams have, and their ends. */
+/* Partitions: how many workers serve their streams, and their destruction. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -32,7 +32,8 @@ stream_within(ps_handle partition, int priority)
     return stream;
 }
 
-/* The eight threads want more partitions than there are processors. */
+/* Eight threads run this.  On a machine with fewer processors, not all of them
+ * can have a partition at the same time. */
 static void *
 partition_thread(void *argument)
 {
@@ -82,7 +83,8 @@ test_one_worker(void)
         pause_ms(20);
         CHECK_STATUS(cpu->stream_query(cpu, 0, second), PS_ERROR_NOT_READY);
     }
-    /* Its work goes on, though it is given up. */
+    /* The pending work of a destroyed stream of a destroyed partition still
+     * runs. */
     OK(cpu->stream_destroy(cpu, 0, second));
     OK(cpu->partition_destroy(cpu, 0, partition));
     CHECK_STATUS(

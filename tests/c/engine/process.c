@@ -1,5 +1,5 @@
-/* The process around the engine: forks of it, one with no thread to be had,
- * and its end. */
+/* The engine and its process: forks, a process that can start no thread, and
+ * shutdown. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -19,8 +19,9 @@
 #define SANITIZED 0
 #endif
 
-/* gcc's ThreadSanitizer has no threads in a child of a threaded process;
- * clang's has, when asked. */
+/* If a process with threads forks, the child cannot start threads under gcc's
+ * ThreadSanitizer.  Under clang's it can, with the option die_after_fork=0
+ * below. */
 #if defined(__SANITIZE_THREAD__)
 #define CHILD_HAS_THREADS 0
 #else
@@ -34,7 +35,8 @@ __tsan_default_options(void)
     return "die_after_fork=0";
 }
 
-/* CHECK in a forked child, which ends at the first that does not hold. */
+/* As CHECK, for a forked child: the child exits at the first check that
+ * fails. */
 #define CHILD(condition) child_check(condition, #condition, __LINE__)
 
 static void
@@ -64,7 +66,8 @@ child_use_workers(ps_handle stream, ps_handle event)
           ran == 1001);
 }
 
-/* What a forked child finds: nothing of its parent's, and an engine to use. */
+/* Check in a forked child that the parent's handles are invalid, and that the
+ * engine works.  Then exit. */
 static void
 child_use_engine(ps_handle parent_stream, ps_handle parent_event,
                  ps_handle parent_gate)
@@ -146,7 +149,8 @@ load_thread(void *argument)
     return NULL;
 }
 
-/* A child of a notification that a caller runs has that caller's thread. */
+/* Fork in a notification that runs on the thread of a caller.  The call also
+ * returns in the child, which continues on that thread. */
 static void
 fork_in_notification(struct forker *forker)
 {
@@ -179,7 +183,8 @@ fork_reached_by_worker(void *argument, ps_status status)
     sem_post(&forker->forked);
 }
 
-/* A child of one that a worker runs has no other thread, so it ends. */
+/* Fork in a notification that runs on a worker.  The worker ends in the child,
+ * and with it the child, which has no other thread. */
 static void
 fork_in_worker(struct forker *forker)
 {
@@ -195,7 +200,8 @@ fork_in_worker(struct forker *forker)
     sem_init(&forker->forked, 0, 0);
     OK(cpu->memory_allocate(cpu, 0, forker->stream, 9, &data));
     hold_take(cpu, &hold, forker->stream);
-    /* A worker releases the lock after a free, and then notifies. */
+    /* After a free, a worker releases the lock, and thereby runs the
+     * notification. */
     OK(cpu->memory_free(cpu, 0, forker->stream, data));
     OK(cpu->stream_notify(cpu, 0, forker->stream, &notification));
     forker->child_returns = true;
@@ -236,7 +242,8 @@ test_fork(void)
     OK(cpu->host_function(cpu, 0, forker.stream, fork_here, &forker));
     OK(cpu->stream_synchronize(cpu, 0, forker.stream, NULL));
     CHECK(forker.status == 0);
-    /* The child's only thread is then a worker with no engine: it ends. */
+    /* If fork_here returns in the child, the worker ends there, and with it
+     * the child, which has no other thread. */
     forker.child_returns = !SANITIZED;
     forker.status = -1;
     OK(cpu->host_function(cpu, 0, forker.stream, fork_here, &forker));
@@ -248,7 +255,7 @@ test_fork(void)
     OK(cpu->event_destroy(cpu, 0, forker.event));
 }
 
-/* With no thread to be had the call fails, and nothing is queued. */
+/* If no thread can be started, the call fails and queues nothing. */
 void
 test_no_thread(void)
 {
@@ -306,7 +313,7 @@ void
 test_shutdown(void)
 {
     const struct ps_backend *b = ps_cpu_backend("cpu", PS_DEVICE_CPU, 1, 0);
-    /* The waiting threads look at it for as long as the program runs. */
+    /* Static, because the waiting threads use it until the program ends. */
     static struct stopped stopped;
     stopped.backend = b;
     ps_handle busy = 0, idle = 0, gated = 0, gates[4];

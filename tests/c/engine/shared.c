@@ -1,5 +1,7 @@
-/* Events that several processes share.  What is opened here is to the engine
- * as another process's, but for the processes that die. */
+/* Events that several processes share.  Most tests do with one process: it
+ * opens an event of its own by the interprocess handle, and the engine treats
+ * the opened event as one of another process.  Only the test of processes that
+ * die has a second process. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -9,7 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* An event, and the same one opened. */
+/* An interprocess event: as it was created, and as it was opened by its
+ * interprocess handle. */
 struct pair {
     unsigned char handle[PS_IPC_HANDLE_BYTES];
     ps_handle made, opened;
@@ -55,7 +58,7 @@ test_records(void)
     CHECK_STATUS(cpu->stream_query(cpu, 0, b), PS_ERROR_NOT_READY);
     OK(cpu->event_record(cpu, 0, pair.made, b));
     CHECK_STATUS(cpu->event_query(cpu, 0, pair.opened), PS_ERROR_NOT_READY);
-    /* What is queued goes on without the event. */
+    /* Queued records and waits go on after the event is destroyed. */
     OK(cpu->stream_wait_event(cpu, 0, c, pair.opened));
     pair_end(&pair);
     CHECK_STATUS(cpu->stream_query(cpu, 0, c), PS_ERROR_NOT_READY);
@@ -77,7 +80,8 @@ test_failure(void)
     OK(ps_cpu_faults.stream_fail(cpu, 0, a, 999));
     OK(cpu->event_record(cpu, 0, pair.made, a));
     OK(cpu->stream_wait_event(cpu, 0, b, pair.opened));
-    /* More than are remembered. */
+    /* The event's page has only the latest record, so after these records it
+     * no longer has the one for which stream b waits. */
     for (int i = 0; i < 1000; i++) {
         OK(cpu->event_record(cpu, 0, i % 2 ? pair.made : pair.opened, c));
     }
@@ -122,7 +126,8 @@ enum { ROUNDS = 100 };
 
 static struct pair contested;
 
-/* Some record the one, some the other, and all wait for both. */
+/* Half of the threads record the created event, the others the opened one, and
+ * all wait for both. */
 static void *
 contest_thread(void *argument)
 {
@@ -153,7 +158,7 @@ test_shared(void)
     pair_end(&contested);
 }
 
-/* The child of a fork records, and dies before its work is done. */
+/* A child process records the event, and is killed before its work is done. */
 void
 test_shared_by_the_dead(void)
 {

@@ -1,5 +1,6 @@
-/* Streams: their order, their priorities, how full they get, what waits for
- * them, and what becomes of their work when they are destroyed. */
+/* Streams: the order of their work, their priorities, full queues, waits for
+ * all of a device's streams, and streams that are destroyed while work is
+ * pending. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -96,9 +97,10 @@ test_priorities(void)
     }
 }
 
-/* Launch on a stream of the middle priority a graph of a branch of the highest
- * one, and work on another stream between the two, while no worker is free:
- * which of the latter two comes first. */
+/* Launch a graph on a stream of priority -2.  The graph's work was captured on
+ * a side stream of priority -5.  A rival stream of priority -3 also has work,
+ * and no worker is free until both are queued.  Returns which of them runs
+ * first: 1 for the graph's work, 2 for the rival's. */
 static int
 first_with(unsigned options)
 {
@@ -156,7 +158,7 @@ test_threads_few(void)
         streams[i] = stream_new(0);
         OK(cpu->sleep(cpu, 0, streams[i], 1000000));
     }
-    int workers = 0, blocked = 0; /* the timer, too */
+    int workers = 0, blocked = 0; /* these include the timer */
     DIR *tasks = opendir("/proc/self/task");
     for (struct dirent *task; (task = readdir(tasks));) {
         char path[300], line[256];
@@ -219,7 +221,8 @@ test_full_queue(void)
     OK(cpu->memory_free(cpu, 0, stream, data));
     CHECK_STATUS(cpu->stream_wait_room(cpu, 0, stream, 10000000),
                  PS_ERROR_TIMED_OUT);
-    /* The free took the room that the hold will leave. */
+    /* With the free, the queue has one operation more than its limit.  So the
+     * end of the hold alone makes no room. */
     hold_release(&hold);
     OK(cpu->stream_wait_room(cpu, 0, stream, INT64_MAX));
     stream_end(stream);
@@ -237,7 +240,7 @@ synchronize_thread(void *entering)
     return NULL;
 }
 
-/* What is queued after the call is not waited for. */
+/* device_synchronize does not wait for work that is queued after the call. */
 void
 test_device_synchronize(void)
 {

@@ -1,5 +1,4 @@
-/* Everything at once: threads that do what they like to streams and events
- * that they share. */
+/* Stress: threads make random calls for streams and events that they share. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"

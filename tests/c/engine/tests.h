@@ -1,5 +1,5 @@
-/* Every test, as main.c runs them; each stands in the file that it is listed
- * under, and leaves the engine idle and without failures. */
+/* All tests, by the files that define them; main.c runs them.  Each test
+ * leaves the engine idle and without failures. */
 #ifndef ENGINE_TESTS_H
 #define ENGINE_TESTS_H
 
@@ -71,7 +71,7 @@ void test_shared_by_the_dead(void);
 /* stress.c */
 void test_stress(void);
 
-/* bench.c; no test, as it takes what time it takes. */
+/* bench.c; not a test, because it only measures times. */
 void bench(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the tests queue; the contracts are in work.h. */
+/* Work for the tests; see work.h. */
 #include "check.h"
 #include "work.h"
 

@@ -1,5 +1,5 @@
-/* What the tests queue: streams and events of the engine under test, and host
- * functions to put on them. */
+/* Work for the tests: streams and events of the engine under test, and host
+ * functions to queue on the streams. */
 #ifndef ENGINE_WORK_H
 #define ENGINE_WORK_H
 
@@ -19,13 +19,15 @@ struct hold {
     sem_t released;
 };
 
-/* Returns when the stream has come to it. */
+/* hold_take queues the hold on the stream, and returns when the stream has
+ * reached it.  hold_release lets the stream continue. */
 void hold_take(const struct ps_backend *backend, struct hold *hold,
                ps_handle stream);
 void hold_release(struct hold *hold);
 
-/* A host function that adds one to the int that it is given.  Unlocked on
- * purpose: the order of streams and events must be enough. */
+/* A host function that adds one to the int that it is given.  It takes no lock
+ * on purpose: the order of streams and events must be enough to prevent a
+ * data race. */
 void count(void *argument);
 
 #endif

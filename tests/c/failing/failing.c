@@ -72,7 +72,8 @@ fail(PyObject *module, PyObject *args)
                : NULL;
 }
 
-/* How often the member of the last fail() was called. */
+/* Returns how often the member that the last call of fail() has named was
+ * called since then. */
 static PyObject *
 called(PyObject *module, PyObject *args)
 {

@@ -1,5 +1,5 @@
-/* CHECK, the count of what is wrong, and the backend under test, for programs
- * of one file. */
+/* CHECK, the number of checks that failed, and the backend under test, for
+ * test programs that are a single file. */
 #ifndef LATE_CHECK_H
 #define LATE_CHECK_H
 
@@ -24,7 +24,8 @@ check(bool right, const char *what, int line)
     }
 }
 
-/* The end of main: its exit status. */
+/* Call this at the end of main: prints the number of checks that failed, and
+ * returns the exit status. */
 static inline int
 report(void)
 {

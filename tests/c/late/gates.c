@@ -1,5 +1,5 @@
-/* The tests of gates and notifications in tests/c/cuda, but for those of
- * captures and failures, over late_cuda. */
+/* Runs the tests of gates and notifications in tests/c/cuda on the fake CUDA
+ * of late_cuda, except those of captures and failures, which it lacks. */
 #include "../cuda/check.h"
 #include "../cuda/tests.h"
 

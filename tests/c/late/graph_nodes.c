@@ -1,5 +1,6 @@
-/* graph_nodes of the CUDA backend, over a driver that lists the nodes and
- * edges of one graph backwards. */
+/* Tests the member graph_nodes of the CUDA backend.  The driver's functions
+ * are replaced with functions that know a single graph, and list its nodes and
+ * edges in reverse order. */
 #include "../../../csrc/backends/cuda/driver.h"
 
 #include "check.h"
@@ -7,8 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A fill, then a copy, a kernel and a host function, then a record; and an
- * allocation alone. */
+/* The nodes of the graph: a fill; behind it a copy, a kernel and a host
+ * function; behind these a record.  And an allocation without edges. */
 enum { FILL, COPY, KERNEL, HOST, RECORD, OTHER, NODES };
 
 static const CUgraphNodeType types[NODES] = {
@@ -21,7 +22,8 @@ static const int ends[][2] = {{COPY, RECORD}, {KERNEL, RECORD}, {HOST, RECORD},
 
 enum { EDGES = sizeof(ends) / sizeof(ends[0]) };
 
-/* Those of the graph; 0 for one that has none. */
+/* The numbers of nodes and edges that the driver reports.  main() sets them to
+ * 0 to test a graph without any. */
 static int node_total = NODES, edge_total = EDGES;
 
 static CUgraphNode
@@ -52,7 +54,8 @@ static int
 graph_edges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, void *known,
             size_t *count)
 {
-    /* from_port, to_port, type and five more. */
+    /* The bytes of CUgraphEdgeData: from_port, to_port, type, five reserved.
+     */
     uint8_t(*data)[8] = known;
     (void)graph;
     CHECK((from == NULL) == (data == NULL));
@@ -144,7 +147,7 @@ load(void)
     cuda_driver.node_record = node_record;
 }
 
-/* Those that a driver for CUDA 13.1 knows. */
+/* The numbers that a driver for CUDA 13.1 gives to nodes and executables. */
 static int
 node_number(CUgraphNode node, unsigned long long *number)
 {

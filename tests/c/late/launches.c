@@ -1,6 +1,7 @@
-/* The arrivals of two launches at a gate of their graph, when the first has
- * come and the device fails: over a driver that captures and launches nothing.
- */
+/* Two launches of a graph that has a gate.  The first launch reaches the gate,
+ * and while this is being reported, the device fails.  The first arrival must
+ * be reported first, as a success, and the second as a failure.  The driver's
+ * functions are replaced with functions that capture and launch nothing. */
 #include "../../../csrc/backends/cuda/driver.h"
 #include "../../../csrc/backends/cuda/graph_gate.h"
 
@@ -14,7 +15,8 @@
 
 enum { GRAPH = 16, EXECUTABLE = 32, NUMBER = 1, LAUNCHES = 2 };
 
-static _Atomic uint32_t *arrived; /* the word of the gate */
+/* The gate's word `reached`, to which the device writes `arrival`. */
+static _Atomic uint32_t *arrived;
 static uint32_t arrival;
 static atomic_bool is_reached, has_failed;
 static atomic_int count;
@@ -39,7 +41,8 @@ capture_info(CUstream stream, CUstreamCaptureStatus *state, cuuint64_t *id,
     return CUDA_SUCCESS;
 }
 
-/* The first one is of the arrival. */
+/* The first write that is captured is the one by which a launch reports that
+ * it has reached the gate. */
 static int
 write_value(CUstream stream, CUdeviceptr address, cuuint32_t value,
             unsigned flags)

@@ -1,9 +1,10 @@
-/* Notifications and gates of the CUDA backend, over late_cuda: several threads
- * ask for notifications and cancel them while the work ends, and while events
- * are recorded again and destroyed.  Each is called once, or is cancelled and
- * never called.  A gate is reached once, while its stream has reached no other
- * that is not opened.  For a sanitizer; prints how many were called otherwise.
- */
+/* Stresses notifications and gates of the CUDA backend, on the fake CUDA of
+ * late_cuda; meant to run with a sanitizer.  Several threads ask for
+ * notifications and cancel them while the work ends, and while events are
+ * recorded again and destroyed.  Checks that each notification is either
+ * called once, or cancelled and never called; and that a stream reaches a gate
+ * only when all its earlier gates are opened.  Prints the number of checks
+ * that failed. */
 #include "check.h"
 
 #include <pthread.h>
@@ -22,14 +23,17 @@ struct notified {
 };
 
 struct gate {
-    int stream; /* its index */
+    int stream; /* the index of its stream */
     ps_handle handle;
-    bool opens; /* when it is reached */
+    bool opens; /* whether reach_gate opens it */
     atomic_int reached;
 };
 
 static ps_handle streams[STREAMS];
-static int at_gates[STREAMS]; /* unlocked: the stream's order is enough */
+/* For each stream, how many gates it has reached that are not opened.  No lock
+ * guards these, so that a sanitizer reports a race if a stream does not reach
+ * its gates one after another. */
+static int at_gates[STREAMS];
 
 static void
 reach(void *argument, ps_status status)
@@ -58,7 +62,7 @@ reach_gate(void *argument, ps_status status)
     gate->reached++;
 }
 
-/* Queue a gate, and pass it. */
+/* Queue a gate, wait until it is reached, and open it. */
 static void
 pass_gate(unsigned *seed)
 {
@@ -74,14 +78,16 @@ pass_gate(unsigned *seed)
     }
 }
 
-/* Ask for one of a stream's work or of the event's record. */
+/* Ask for a notification, chosen at random: of the work of a stream or of the
+ * event's record. */
 static struct notified *
 ask(unsigned *seed, ps_handle stream, ps_handle event)
 {
     enum { PER_THREAD = 2 };
     struct notified *notified = malloc(sizeof(*notified));
     struct ps_notification *notification = &notified->notification;
-    /* The backend must not count on zeros. */
+    /* The backend must initialize its own members, so fill them with
+     * garbage. */
     memset(notified, 0xa5, sizeof(*notified));
     notified->reached = 0;
     notification->reached = reach;

@@ -1,4 +1,4 @@
-/* cudart, of what late.h describes. */
+/* The functions of cudart in the fake CUDA; see late.h. */
 #include "late.h"
 
 #include <stdlib.h>
@@ -227,7 +227,7 @@ is_pageable(const void *address)
     return !is_of_device(address) && !is_pinned(address);
 }
 
-/* Pageable memory is copied at once. */
+/* As in CUDA, a copy from or to pageable memory returns when it is done. */
 cudaError_t
 cudaMemcpyAsync(void *to, const void *from, size_t nbytes,
                 enum cudaMemcpyKind kind, cudaStream_t stream)

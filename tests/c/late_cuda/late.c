@@ -1,4 +1,4 @@
-/* Streams, events, memory and what is ordered; late.h says how. */
+/* Streams, events, memory, and the order of operations; see late.h. */
 #include "late.h"
 
 #include <pthread.h>
@@ -9,11 +9,12 @@
 
 enum { ALIGNMENT = 256, MOST_OPERATIONS = 1 << 22, ON_NO_STREAM = -1 };
 
-/* What it does not do is NULL or 0. */
+/* An operation.  Members that it does not need are NULL or 0.  Operations are
+ * identified by their indices in `operations`. */
 struct operation {
-    int next;  /* on its stream, or ON_NO_STREAM */
-    int after; /* another stream's */
-    int *all;  /* the last of each stream's that it is after, too */
+    int next;  /* the next one on its stream; or ON_NO_STREAM */
+    int after; /* an operation of another stream that must be done before */
+    int *all;  /* for each stream, another one that must be done before */
     int done;
     int64_t begun_ns, done_ns;
     uint32_t *word; /* to be written or waited for */
@@ -22,11 +23,12 @@ struct operation {
     uint64_t nanoseconds;
     cudaHostFn_t function;
     void *argument;
-    struct clock *known; /* joins the host's clock when it begins */
+    struct clock *known; /* joined to the host's clock when this begins */
     void *to;
     const void *from; /* NULL: fill with the value */
     size_t nbytes;
-    /* That was told of its call, which is a function with a number. */
+    /* The profiler that was told of the call which has queued this; the name
+     * of the called function; and the number that the profiler has chosen. */
     const struct late_cuda_profiler *profiler;
     const char *call;
     uint32_t call_number;
@@ -45,15 +47,16 @@ struct block {
     size_t nbytes;
     int freed;
     int stream;
-    unsigned allocated;          /* on the stream's clock */
-    unsigned used[MOST_STREAMS]; /* on each stream's */
+    unsigned allocated; /* when, by the stream's clock */
+    /* When each stream has last used it, by the clock of that stream. */
+    unsigned used[MOST_STREAMS];
     struct block *next;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct stream streams[MOST_STREAMS];
 static int stream_count = 1;
-/* The first stands for none, and is done. */
+/* The element 0 stands for "no operation", and is done. */
 static struct operation *operations;
 static int operation_count = 1;
 static struct block *blocks;
@@ -203,7 +206,8 @@ proceed_with_all(void)
     }
 }
 
-/* What is waited for without a call proceeds, too. */
+/* A thread that makes all streams proceed from time to time, because a program
+ * may wait for work without calling CUDA. */
 static void *
 work(void *unused)
 {
@@ -262,7 +266,8 @@ is_blocking(int stream)
     return stream == 0 || streams[stream].blocking;
 }
 
-/* Whether work on the one stream is after earlier work on the other. */
+/* Returns whether work on each of the two streams waits for earlier work on
+ * the other: one is the default stream, the other a blocking stream. */
 static int
 serializes(int stream, int other)
 {
@@ -315,7 +320,8 @@ make_own_key(void)
     pthread_key_create(&own_key, leave);
 }
 
-/* The calling thread's default stream, until the thread ends. */
+/* Returns the calling thread's default stream, which is created by the first
+ * call and removed when the thread ends. */
 static int
 own_stream(void)
 {
@@ -371,7 +377,7 @@ append(int index)
     return &operations[operation];
 }
 
-/* The same, of a call that a profiler is told of. */
+/* As append, and tell the profiler of the call. */
 static struct operation *
 append_call(int stream, const char *function)
 {
@@ -385,8 +391,8 @@ append_call(int stream, const char *function)
     return operation;
 }
 
-/* When the operation begins, the host sees that all work before it is
- * done. */
+/* Arrange that later calls are ordered after all work before the operation
+ * once the operation begins, because the host can see that it has begun. */
 static void
 inform_host(struct operation *operation, int stream)
 {
@@ -508,7 +514,8 @@ drain(int stream)
 {
     while (!is_idle(stream)) {
         proceed_with_all();
-        /* A function that was called may call, too. */
+        /* Release the lock for a moment, because a host function that runs now
+         * may call CUDA. */
         end();
         pthread_mutex_lock(&mutex);
     }
@@ -569,7 +576,8 @@ release(int stream, void *data)
     block->freed = 1;
 }
 
-/* Both are the host's, so they are ordered with what it has seen. */
+/* The host maps and unmaps memory, not a stream.  So these are ordered after
+ * the work that the host has seen to be done. */
 void
 add_mapping(void *data, size_t nbytes)
 {

@@ -19,12 +19,14 @@
 
 enum { MOST_STREAMS = 400 };
 
-/* The number of operations of each stream that are ordered before. */
+/* A vector clock: for each stream, the number of its operations that are
+ * ordered before the owner's next one. */
 struct clock {
     unsigned of[MOST_STREAMS];
 };
 
-/* The latest record; operation is 0 before the first. */
+/* An event's latest record.  `operation` is its index, 0 if the event was
+ * never recorded. */
 struct event {
     int operation;
     struct clock clock;
@@ -36,9 +38,10 @@ int late_cuda_faults(void);
 /* Set the seed of the random choices. */
 void late_cuda_seed(unsigned seed);
 
-/* What a profiler is told, with a lock held, as by a driver: that the calling
- * thread queues a copy, a fill or a sleep, or waits, for which it chooses a
- * number; and that one is done. */
+/* The functions of a profiler.  They are called with a lock held, as by a real
+ * driver.  called: the calling thread queues a copy, a fill or a sleep, or
+ * begins to wait; returns a number for this operation or wait.  done: the
+ * operation or wait with this number is done. */
 struct late_cuda_profiler {
     uint32_t (*called)(const char *function);
     void (*done)(uint32_t number, const char *function, int stream,
@@ -47,7 +50,8 @@ struct late_cuda_profiler {
 void late_cuda_profile(const struct late_cuda_profiler *profiler);
 int late_cuda_stream(const void *handle);
 
-/* With LATE_CUPTI=contexts, every other stream is one of a second context. */
+/* Returns the index of the stream's context.  It is 0, except that with
+ * LATE_CUPTI=contexts every second stream belongs to context 1. */
 int late_cuda_context_of(int stream);
 int late_cuda_context(const void *handle);
 
@@ -67,15 +71,16 @@ int is_blocking(int stream);
 void remove_stream(int stream);
 cudaStream_t handle_of(int stream);
 
-/* Set the green context of a new stream, and count those of one. */
+/* set_owner sets the green context to which a new stream belongs.  owned_by
+ * returns the number of streams that belong to a green context. */
 void set_owner(int stream, const void *owner);
 int owned_by(const void *owner);
 
 int index_of(const void *handle);
 
-/* Queue an operation that waits for an event's record, that writes a word or
- * waits until it is not less, that lasts, that calls a function on a thread of
- * its own, or that copies or fills memory, which it uses. */
+/* Queue an operation: a wait for an event's record; a write of a word or, if
+ * `writes` is 0, a wait until the word is at least the value; a sleep; a call
+ * of a function on a thread of its own; a copy; a fill. */
 void queue_wait(int stream, const struct event *event);
 void queue_word(int stream, uint32_t *word, uint32_t value, int writes);
 void queue_sleep(int stream, uint64_t nanoseconds);
@@ -83,15 +88,16 @@ void queue_call(int stream, cudaHostFn_t function, void *argument);
 void queue_copy(int stream, void *to, const void *from, size_t nbytes);
 void queue_fill(int stream, void *to, int value, size_t nbytes);
 
-/* Record the event on a stream, or on all of the device. */
+/* Record the event on a stream, or on all streams of the device. */
 void record(struct event *event, int stream);
 void record_all(struct event *event);
 
-/* Whether the work is done.  If so, the host has seen that from here on. */
+/* Return whether the stream's work, or the event's latest record, is done.  If
+ * so, later calls are ordered after that work. */
 int is_idle(int stream);
 int is_over(struct event *event);
 
-/* A wait that a profiler is told of. */
+/* A wait of the host, of which the profiler is told. */
 struct waiting {
     const struct late_cuda_profiler *profiler;
     const char *function;

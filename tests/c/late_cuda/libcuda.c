@@ -1,10 +1,10 @@
-/* libcuda, of what late.h describes. */
+/* The functions of libcuda in the fake CUDA; see late.h. */
 #include "late.h"
 
 #include <stdio.h>
 
 static _Thread_local CUcontext current;
-static char contexts[2]; /* of the device, and another */
+static char contexts[2]; /* the device's primary context, and another one */
 
 CUresult
 cuDriverGetVersion(int *version)
@@ -177,7 +177,8 @@ cuEventQuery(CUevent event)
     return over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* The record at the call: a later one changes nothing. */
+/* Waits for the event's latest record at the call; a later record does not
+ * matter. */
 CUresult
 cuEventSynchronize(CUevent event)
 {
@@ -212,11 +213,12 @@ cuEventElapsedTime(float *milliseconds, CUevent start, CUevent stop)
     return status;
 }
 
-/* A green context has groups of multiprocessors, of which it prints those that
- * another one has. */
+/* Green contexts.  The device has GROUPS groups of GROUP multiprocessors, and
+ * another one with the REST.  If two green contexts have the same group, an
+ * error is printed. */
 enum { GROUPS = 2, GROUP = 8, REST = 4 };
 
-/* By bits; 0 for one that does not exist. */
+/* For each green context, a mask of its groups; 0 if it does not exist. */
 static unsigned green_contexts[GROUPS + 1];
 
 CUresult
@@ -327,7 +329,8 @@ cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, unsigned flags,
     return index >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The backend has one kernel, which waits for so many cycles. */
+/* The backend has only one kernel, which runs for the number of cycles that is
+ * its argument. */
 CUresult
 cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *options,
                   void **values, unsigned count,

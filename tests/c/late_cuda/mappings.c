@@ -1,5 +1,6 @@
-/* The management of virtual memory, of what late.h describes.  Memory of the
- * device is a file without a name, so that processes can share it. */
+/* The functions of libcuda for virtual memory management, in the fake CUDA;
+ * see late.h.  The memory is a file without a name (memfd), so that processes
+ * can share it. */
 #include "late.h"
 
 #include <fcntl.h>
@@ -12,7 +13,7 @@
 
 #define NAME "late-cuda-memory"
 
-/* That of GPUs. */
+/* Real GPUs have the same granularity. */
 enum { GRANULARITY = 2 << 20 };
 
 static CUresult

@@ -1,10 +1,16 @@
-/* A fake CUPTI, for late_cuda: it delivers records of what is done when they
- * are asked for, into buffers of the size that is given.
+/* A fake CUPTI, for the fake CUDA of late_cuda.  It delivers the records of
+ * completed work when cuptiActivityFlushAll is called, in buffers that the
+ * backend provides.
  *
- * LATE_CUPTI=taken: another profiler has it; =broken: it reports an error;
- * =graph: each kernel is two nodes of a graph, one on a stream of the graph's
- * own; =parts: each copy is two, the second 10 ms long; =lost: the first fill
- * is not reported; =contexts: two streams have each number. */
+ * The environment variable LATE_CUPTI chooses a deviation:
+ *
+ *   taken     another profiler has subscribed already
+ *   broken    a subscription fails with an error
+ *   graph     each kernel is reported as two nodes of a graph, the second on a
+ *             stream that belongs to the graph
+ *   parts     each copy is reported as two, of which the second takes 10 ms
+ *   lost      the first fill is not reported
+ *   contexts  each number of a stream means two streams, in two contexts */
 #include "../../../csrc/backends/cuda/activity.h"
 #include "../late_cuda/late.h"
 
@@ -192,7 +198,8 @@ cuptiActivityEnable(int kind)
     return 0;
 }
 
-/* What was queued before is delivered, as by CUPTI. */
+/* Like CUPTI, this still delivers the records of work that was queued
+ * before. */
 int
 cuptiActivityDisable(int kind)
 {

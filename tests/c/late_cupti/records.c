@@ -1,5 +1,6 @@
-/* The beginnings of CUPTI's records that activity.h declares are those of the
- * headers that are here. */
+/* Checks when it is compiled that the declarations in activity.h agree with
+ * those in the installed headers of CUPTI.  Of CUPTI's records, activity.h
+ * declares only the beginnings. */
 #include <cupti.h>
 
 #include "activity.h"

@@ -1,5 +1,6 @@
-/* An NVML for machines that have none: the GPUs are those of the variable
- * GPUS, a character each: "." is whole, a digit is divided into so many. */
+/* A fake NVML, for machines without one.  The environment variable GPUS has a
+ * character for each GPU: "." is a GPU with MIG off; a digit is a GPU with MIG
+ * on, and the number of its MIG devices. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,8 @@ nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count)
     return 0;
 }
 
-/* Those that there are need not be the first. */
+/* The MIG devices that exist have the last of the seven indices, because on a
+ * real GPU, too, their indices need not begin at 0. */
 int
 nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **part)
 {

@@ -1,5 +1,5 @@
-/* The interface that csrc/observe/nvtx.h declares is that of the headers that
- * are here. */
+/* Checks when it is compiled that the declarations in csrc/observe/nvtx.h
+ * agree with those in the installed headers of NVTX. */
 #include "../../../csrc/observe/nvtx.h"
 
 #define NVTX_NO_IMPL
