@@ -15,8 +15,8 @@
 #include "transfer.h"
 
 /* Returns the device that has the memory at the address; `device` if the
- * backend cannot tell.  If that is wrong, claim_hold refuses the memory
- * later. */
+ * backend cannot tell, or if no device has memory there.  In that case,
+ * claim_hold refuses the memory later. */
 static struct ps_device *
 device_of_address(struct ps_device *device, const void *address)
 {

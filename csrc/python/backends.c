@@ -237,7 +237,7 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 /* Find out which of the backend's members that wait support a limit, by
- * calling them.  There is nothing to wait for then, so they return at once. */
+ * calling each with a limit of 0.  With this limit, they return at once. */
 static PyObject *
 takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 {

@@ -398,9 +398,10 @@ object_hold(PyObject *object, struct ps_device *device,
     return found;
 }
 
-/* If a copy runs on a stream of another device than that of the memory, make
- * this stream wait for the current stream of the memory's device, because the
- * producer has made the memory ready for the latter. */
+/* Make `stream`, on which a copy will run, wait for the producer of the span's
+ * memory.  The producer has made the memory ready for a stream of the memory's
+ * own device.  If `stream` is on another device, that was the current stream
+ * of the memory's device, so wait for this one. */
 static int
 follow(struct span *span, struct ps_stream *stream)
 {

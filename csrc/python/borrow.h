@@ -1,4 +1,5 @@
-/* Memory of other libraries that copies of this library read or write. */
+/* Memory of other libraries, which this library borrows to copy from or to
+ * it. */
 #ifndef PYSTREAMS_PYTHON_BORROW_H
 #define PYSTREAMS_PYTHON_BORROW_H
 
@@ -11,8 +12,8 @@
  * limit. */
 enum { MOST_DIMENSIONS = 64 };
 
-/* What a producer, an object of another library, says about its memory.  Not
- * yet checked. */
+/* What a producer, an object of another library, says about its memory.
+ * Nothing of it is checked before claim_extent or claim_hold is called. */
 struct claim {
     /* The kind of the producer for error messages, as in "the DLPack
      * tensor". */

@@ -231,8 +231,9 @@ span_create(enum memory_kind kind, struct ps_device *device,
         raise_not_allocated(device, nbytes, kind == MEMORY_PINNED, status);
         return -1;
     }
-    /* Report the allocation to the race detector: if the block comes from
-     * core's pool, no call of the backend does. */
+    /* Report the allocation to the race detector, which otherwise observes
+     * only calls of the backend: none is made if the block comes from core's
+     * pool. */
     ps_races_forget_memory((uintptr_t)block->data, block->nbytes);
     note_memory(PS_NOTE_BLOCK, block->data, block->nbytes);
     *span = (struct span){block, block->data, nbytes, false};
@@ -881,7 +882,8 @@ export_end(PyObject *op)
     Py_END_CRITICAL_SECTION();
 }
 
-/* Fill in *view, which is already counted. */
+/* Fill in *view.  The caller has counted it already, so close() cannot drop
+ * the block meanwhile. */
 static int
 view_exported(PyObject *op, Py_buffer *view, int flags)
 {
@@ -897,8 +899,8 @@ view_exported(PyObject *op, Py_buffer *view, int flags)
                       "pinned Buffer, or use tobytes()",
                       device->runtime->backend->name, device->index);
     }
-    /* Clear the word now, because the report of a race may create other
-     * views. */
+    /* Clear the word now: it is for this view alone, but the report of a race
+     * below may run code that creates other views of the Buffer. */
     bool reading = ps_thread_word(PS_THREAD_READING) == op;
     if (reading) {
         ps_thread_set_word(PS_THREAD_READING, NULL);

@@ -26,7 +26,7 @@ struct span {
     char *data;
     Py_ssize_t nbytes;
     /* Whether another library owns the memory.  That library does not know of
-     * the work that is queued here. */
+     * the work that this library queues. */
     bool foreign;
 };
 

@@ -496,8 +496,9 @@ captured_launching(const struct ps_actor_name *stream)
 
 /* ---- Failures ---- */
 
-/* An exception of a captured callable that no wait has raised: the first one
- * for its stream. */
+/* An exception of a captured callable that no wait has raised yet.  Only the
+ * first one of each stream is kept for a wait; later ones are reported at
+ * once. */
 struct failure {
     struct failure *next;
     struct ps_stream *stream;

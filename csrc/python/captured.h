@@ -35,9 +35,9 @@ uint64_t calls_number(const struct calls *calls);
 bool calls_any(struct calls *calls);
 
 /* Capture the job: each launch of the graph will run its callable.  The job's
- * Future gets its result at once, because the callable itself does not run
- * now.  Takes over the job, also on failure.  On failure, returns -1 with an
- * exception. */
+ * Future gets an exception at once, because only launches run the callable,
+ * and they do not settle this Future.  Takes over the job, also on failure.
+ * On failure, returns -1 with an exception. */
 int capture_job(struct job *job);
 void captured_unref(struct captured *captured);
 
@@ -51,7 +51,8 @@ ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
  * on failure. */
 PyObject *calls_name(struct calls *calls, const void *argument);
 
-/* Called by the race detector when a graph is launched on the stream. */
+/* Called by the race detector when a graph is launched on the stream.  Gives
+ * the launch's callables their moments; see future_set_moment. */
 void captured_launching(const struct ps_actor_name *stream);
 
 /* Called when a callable of a launch has raised the exception.  Stores the

@@ -9,9 +9,10 @@
  * context variable, so that contexts that were copied earlier keep their
  * streams.
  *
- * In a context whose variable has no value, the thread's streams are used;
- * also if the value was set on another thread, because every thread starts
- * with the default streams. */
+ * A context whose variable has no value uses the thread's streams.  So does a
+ * context whose value was set on another thread, as when a new thread runs a
+ * copy of its creator's context: every thread starts with the default
+ * streams. */
 #include "current.h"
 
 #include "../core/emulation.h"
@@ -294,8 +295,9 @@ find_home(struct choice *thread)
         PyContext_Exit(state->context);
     }
     else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-        /* A context cannot be entered twice, so that entering failed means
-         * that this one was entered before. */
+        /* A context cannot be entered twice, so this one was entered already.
+         * It is the home only if threading.Thread has entered it, not the
+         * program. */
         PyErr_Clear();
         int own = is_threads_own(state->context);
         if (own <= 0) {

@@ -8,8 +8,8 @@
 #include "module.h"
 
 /* Returns the current streams of the calling thread or its task; NULL if none
- * was ever set, which means the same as in core/current.h.  The result is
- * borrowed, and valid until a stream is set. */
+ * was ever set: then the default streams are current.  The result is borrowed,
+ * and valid until a stream is set. */
 struct ps_currents *currents_in_use(void);
 
 /* current_stream_of returns a new reference to the device's current stream,

@@ -3,7 +3,7 @@
  *
  * Each object stores for each thread which device to restore.  So an object
  * can be entered again while it is entered, and by several threads at once.
- * Each method reads and changes the fields in one step. */
+ * Methods access the fields only in critical sections. */
 #include "module.h"
 
 #include <limits.h>
@@ -25,7 +25,7 @@ typedef struct {
     /* The device to make current.  Its index is -1 if __enter__ must change
      * nothing. */
     struct device_name name;
-    /* The argument `index`: an int, None, or NULL. */
+    /* The attribute `idx`: an int or None; NULL before __init__. */
     PyObject *idx;
     int prev_idx;
     /* A list of entries, the latest first. */

@@ -1,6 +1,6 @@
 /* The module's functions for backends and devices.  The package builds `cuda`
- * and `accelerator` on them.  The first argument of each is torch's number of
- * a device type. */
+ * and `accelerator` on them.  Most take a device type, as torch's number, for
+ * the first argument. */
 #include "module.h"
 
 #include <string.h>

@@ -95,8 +95,8 @@ int has_attribute(PyObject *object, PyObject *name);
 
 /* Make a span of a tensor.  The object is a producer, which has __dlpack__, or
  * a capsule.  Returns 1 on success; 0 if the object is neither; -1 with an
- * exception.  host_device: as in claim_hold; if it is NULL, the device that
- * the tensor names is used. */
+ * exception.  host_device: as in claim_hold; if it is NULL, a device that fits
+ * the tensor is chosen. */
 int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
 
@@ -116,9 +116,9 @@ int dlpack_place(const char *function, long type, long id,
  * with ValueError. */
 int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
 
-/* Make a span of a tensor, and take over the tensor.  If it is host memory,
- * host_device becomes its device.  On failure, returns -1 with an exception;
- * then the tensor still belongs to the caller. */
+/* Make a span of a tensor, and take over the tensor.  host_device: as in
+ * dlpack_hold.  On failure, returns -1 with an exception; then the tensor
+ * still belongs to the caller. */
 int dlpack_versioned_hold(struct dlpack_versioned *tensor,
                           struct ps_device *host_device, struct span *span);
 
@@ -131,8 +131,8 @@ int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
  * with an exception. */
 int dlpack_settle_host(struct span *span);
 
-/* Store that another library may queue work on the stream that uses the span.
- * On failure, returns -1 with an exception. */
+/* Store that another library may queue work on this stream, and that this work
+ * uses the span.  On failure, returns -1 with an exception. */
 int dlpack_use(struct span *span, struct ps_stream *stream);
 
 /* Returns a new tensor for the span, with the device, item type and shape of

@@ -106,8 +106,8 @@ managed_to_object(struct dlpack_versioned *tensor, void **object)
 {
     struct span span;
     /* The tensor must still belong to the caller after a failure.  So allocate
-     * the Buffer first: after this, the only failure is that the tensor is
-     * refused, and then it was not taken over. */
+     * the Buffer first: the only step after this that can fail is
+     * dlpack_versioned_hold, which takes over no tensor if it fails. */
     PyObject *buffer = buffer_new();
     if (buffer == NULL) {
         return -1;

@@ -1,6 +1,7 @@
 /* `Buffer.__dlpack__`: exports a Buffer as a tensor of bytes.  The tensor
- * keeps the memory alive, not the Buffer, until the consumer calls the
- * deleter, or until the capsule is destroyed without having been consumed. */
+ * holds a reference to the memory, but none to the Buffer.  The reference is
+ * dropped when the consumer calls the deleter, or when the capsule is
+ * destroyed without having been consumed. */
 #include "dlpack.h"
 
 #include "../core/memory_use.h"
@@ -203,7 +204,8 @@ dlpack_use(struct span *span, struct ps_stream *stream)
                          status);
 }
 
-/* Make the memory ready for the consumer's stream, which has this number. */
+/* Make the memory ready for the consumer's stream, which has this number.  The
+ * number -1 means that the consumer wants no wait. */
 static int
 make_ready(struct span *span, PyObject *number)
 {

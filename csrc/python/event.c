@@ -91,8 +91,9 @@ event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags)
     return event_wrap(type, event);
 }
 
-/* Convert the four flags of a constructor, of which those that were not given
- * are NULL, to flags of core.  On failure, returns -1 with TypeError. */
+/* Convert a constructor's four switches to flags of core.  A switch that was
+ * not given is NULL, and counts as False.  On failure, returns -1 with
+ * TypeError. */
 static int
 event_flags(const char *const *names, PyObject *const *switches,
             unsigned *flags)
@@ -551,8 +552,9 @@ static PyObject *
 Event_setstate(PyObject *self, PyObject *blocking)
 {
     struct ps_event *event = event_of(self);
-    /* Only the flags of an interprocess event may change, because they do not
-     * decide to which pool its native event returns: it is never pooled. */
+    /* The flags of other events must not change, because they decide to which
+     * pool the native event returns.  That of an interprocess event is never
+     * pooled. */
     if (!PyBool_Check(blocking) || !(event->flags & PS_EVENT_INTERPROCESS)) {
         return PyErr_Format(PyExc_TypeError,
                             "__setstate__() is for an interprocess event that "

@@ -31,7 +31,8 @@ static struct {
     unsigned generation;
 #ifdef Py_GIL_DISABLED
     /* A spin lock: 0, or 1 + the fork generation of the process that holds
-     * it. */
+     * it.  A child process may take the lock although the parent held it at
+     * the fork, because no thread of the child would ever release it. */
     atomic_uint holder;
 #endif
 } waits;

@@ -1,5 +1,5 @@
-/* What threads, streams, events and callables wait for, as explain() reports
- * it. */
+/* For explain(): the list of waits in progress, and texts that say what a wait
+ * is waiting for. */
 #ifndef PYSTREAMS_PYTHON_EXPLAIN_H
 #define PYSTREAMS_PYTHON_EXPLAIN_H
 

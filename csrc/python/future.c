@@ -3,8 +3,8 @@
  * concurrent.futures.Future.  FutureLock is the type of a Future's _condition.
  *
  * The state of a Future is an atomic word.  No method takes a lock, because an
- * exception could leave the lock held for ever.  Starting and settling
- * allocate no memory. */
+ * exception, such as that of Ctrl-C, could leave the lock held for ever.
+ * Starting and settling allocate no memory, so that they cannot fail. */
 #include "future.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ enum {
      * sleep. */
     SLICE_NS = 500 * 1000 * 1000,
     /* While a schedule is explored, any thread sleeps at most this long at a
-     * time. */
+     * time, and then tries again to run the schedule's work. */
     SCHEDULE_SLICE_NS = 10 * 1000 * 1000,
 };
 
@@ -424,7 +424,7 @@ notify(PyObject *waiter, PyObject *future, const char *method)
 
 /* Set PUBLISHED when no thread holds the _condition, and then wait until no
  * thread is adding a callback.  After this no callback is added any more: a
- * thread first increments `adders`, and then finds that the Future is done. */
+ * thread increments `adders` first, and then finds that PUBLISHED is set. */
 static void
 show(FutureObject *self)
 {
@@ -823,7 +823,7 @@ spin(FutureObject *self, unsigned long long seen, int64_t end)
     }
 }
 
-/* Returns the time `ns` after `now`, but not after `end`. */
+/* Returns the time `ns` after `now`, or `end` if that is earlier. */
 static int64_t
 moment_after(int64_t now, int64_t ns, int64_t end)
 {
@@ -860,8 +860,8 @@ check_generation(FutureObject *self)
 }
 
 /* While a schedule is explored, run the work that leads to the Future.  *stuck
- * counts consecutive results without progress.  On failure, returns -1 with an
- * exception. */
+ * counts how many calls in a row have found nothing that can run.  On failure,
+ * returns -1 with an exception. */
 static int
 advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
         unsigned *stuck)
@@ -871,8 +871,8 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
     if (status == PS_ERROR_TIMED_OUT && !is_done(self)) {
         return raise_timeout(self, timeout);
     }
-    /* One such result need not be a deadlock, because another thread may be
-     * about to settle the Future. */
+    /* If nothing can run once, that need not be a deadlock, because another
+     * thread may be about to settle the Future. */
     if (*stuck > 2) {
         raise_deadlock("Future.result");
         return -1;

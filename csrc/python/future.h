@@ -18,8 +18,8 @@ bool future_start(PyObject *future);
 void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
-/* The value of ps_slice.source for waits for this callable in the timeline; 0
- * if there is none. */
+/* future_set_source stores the value that ps_slice.source has, in the
+ * timeline, in slices of waits for this Future; 0 if there is none. */
 void future_set_source(PyObject *future, uint64_t source);
 uint64_t future_source(PyObject *future);
 
@@ -39,9 +39,9 @@ void future_finish(PyObject *future);
 /* Cancel a Future, unless its callable has started. */
 void future_cancel(PyObject *future);
 
-/* Let threads that spin while they wait for a Future check it again.  Called
- * when the thread that settled a Future is about to release the GIL, or to run
- * its next callable. */
+/* Let threads that spin for a Future that is settled now end their spin.
+ * Called when the thread that settled a Future is about to release the GIL, or
+ * to run its next callable. */
 void future_mark_settled(void);
 
 /* While a schedule is explored, a thread may wait for a Future in code that

@@ -329,7 +329,7 @@ struct fault {
 };
 
 #define FAULTS(...) ((const struct fault[]){__VA_ARGS__, {0}})
-/* The table of an operation that can fail only because there is no graph. */
+/* The table of an operation with one failure of its own: there is no graph. */
 #define IF_EMPTY(text) FAULTS({PS_ERROR_GRAPH_EMPTY, false, text})
 
 /* Returns None for PS_SUCCESS, else NULL with an exception.  The exception's
@@ -884,8 +884,8 @@ explain_difference(struct ps_graph *other,
     free(edges);
 }
 
-/* Check the argument `other`, which must be a graph whose work this graph can
- * do. */
+/* Check the argument `other`, which must be another graph, of the same
+ * runtime.  On failure, returns -1 with an exception. */
 static int
 check_other(PyObject *self, const char *function, const char *name,
             PyObject *other)
@@ -1086,8 +1086,8 @@ Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
     return begun;
 }
 
-/* If the block raised an exception, this takes precedence over an Exception of
- * capture_end. */
+/* An exception that the `with` block raised takes precedence over an Exception
+ * of capture_end. */
 static PyObject *
 Graph_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {

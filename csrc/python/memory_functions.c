@@ -1,5 +1,5 @@
-/* The module's functions for the memory of devices and their pools.  The first
- * argument of each is torch's number of a device type. */
+/* The module's functions for the memory of devices and their pools.  Each
+ * takes a device type, as torch's number, for the first argument. */
 #include "module.h"
 
 #include "args.h"

@@ -297,8 +297,8 @@ module_exec(PyObject *module)
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
 #if PY_VERSION_HEX >= 0x030C0000
-    /* Accept all interpreters here, because import itself would refuse some
-     * without giving the reason. */
+    /* Accept all interpreters here, so that check_interpreter refuses them
+     * with the reason.  Import itself would give none. */
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
 #if PY_VERSION_HEX >= 0x030D0000

@@ -61,10 +61,10 @@ extern struct module_state {
 } module_state;
 
 /* Between these two macros, only one thread at a time accesses the object's
- * fields.  On a free-threaded interpreter this is a critical section, which is
- * suspended while the thread waits; on others the GIL is enough.  So only read
- * and change fields in between: run no Python code, and do not release the
- * GIL. */
+ * fields.  On a free-threaded interpreter this is a critical section; on
+ * others the GIL is enough.  Other threads could come in between if the code
+ * there ran Python code or released the GIL, so it may only read and change
+ * fields. */
 #if PY_VERSION_HEX < 0x030D0000
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION()         }
@@ -113,8 +113,9 @@ reference_set(PyObject *owner, PyObject **field, PyObject *object)
         Py_END_ALLOW_THREADS   \
     } while (0)
 
-/* Run a statement that calls a backend and does not block.  Releases the GIL
- * if other libraries use the same devices, since these may delay the call. */
+/* Run a statement that calls a backend and does not block.  `shared` says
+ * whether other libraries use the same devices.  If so, they may delay the
+ * call, so the GIL is released. */
 #define CALL_WITH(shared, statement) \
     do {                             \
         if (shared) {                \
@@ -141,9 +142,8 @@ is_instance(PyObject *object, PyTypeObject *type)
     return base != NULL;
 }
 
-/* import_attribute returns an attribute of a Python module.  import_call
- * returns the result of calling it; the format is Py_BuildValue's, for a
- * tuple.  Both return new references; NULL with an exception. */
+/* Returns a new reference to an attribute of a Python module; NULL with an
+ * exception. */
 PyObject *import_attribute(const char *module, const char *name);
 
 /* Set the field to `made`, unless another thread has set the field already.
@@ -156,6 +156,9 @@ PyObject *set_once(PyObject *_Atomic *field, PyObject *made);
 PyObject *
 import_once(PyObject *_Atomic *field, const char *module, const char *name);
 
+/* Call a function of a Python module.  `format` is Py_BuildValue's, and makes
+ * a tuple of the arguments.  Returns the result, a new reference; NULL with an
+ * exception.  import_call_with takes the values as a va_list. */
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...);
 PyObject *import_call_with(const char *module, const char *name,

@@ -49,8 +49,8 @@ create(struct ps_device *device, int count, struct ps_partition **partition,
        int *taken)
 {
     /* Blocks and streams that were dropped while they were busy still keep
-     * their partitions.  Release those whose work is done now, and try
-     * again. */
+     * their partitions.  First release those whose work is done now, so that
+     * their multiprocessors can be had. */
     ps_memory_sweep(device->runtime);
     ps_device_give_up_deferred(device);
     return ps_partition_create(device, count, partition, taken);

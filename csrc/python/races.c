@@ -46,6 +46,7 @@ struct description {
     PyCodeObject *code;
     int instruction;
     unsigned long thread;
+    /* Whether a callable of Stream.submit has made the access. */
     bool inside;
     /* The result of callable_place.  NULL if `inside` is false, or if out of
      * memory. */
@@ -334,9 +335,9 @@ block_ends(struct ps_block *block)
     free(streams);
 }
 
-/* Returns a new reference to the Buffer whose memory an object views: a
- * memoryview or NumPy array over a Buffer; or to the object itself if it is a
- * Buffer.  Returns NULL without an exception if it views none. */
+/* Returns a new reference to the Buffer whose memory the object views, as a
+ * memoryview or a NumPy array may do; to the object itself if it is a Buffer.
+ * Returns NULL without an exception if it is neither. */
 static PyObject *
 viewed_buffer(PyObject *object)
 {
@@ -711,8 +712,8 @@ extent_of(PyObject *memory, struct ps_access *access)
     return found < 0 ? -1 : 0;
 }
 
-/* Add the bytes of each item of the iterable, unless there are none.  On
- * failure, returns -1 with an exception. */
+/* Add the bytes of each item of the iterable to the list; an item without
+ * bytes adds nothing.  On failure, returns -1 with an exception. */
 static int
 add_declared(struct access_list *list, PyObject *iterable, bool writes)
 {

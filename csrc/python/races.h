@@ -24,9 +24,9 @@ PyObject *name_of_actor(const struct ps_actor_name *actor);
 void races_trace(enum ps_trace_kind kind, struct ps_device *device,
                  ps_handle handle);
 
-/* Between these two calls, the calling thread queues work and waits for it on
- * its own account: races.redundant() does not list its waits as the
- * program's. */
+/* Between imply_begin and imply_end, the waits of the calling thread are the
+ * library's own, such as the wait of copy_() for its copy: races.redundant()
+ * does not list them as the program's. */
 static inline void
 imply_begin(void)
 {

@@ -1,5 +1,6 @@
-/* What calls that query, wait or use memory must do while a schedule is
- * explored. */
+/* Functions for calls that query, wait or use memory.  While a schedule is
+ * explored, such a call must let the schedule run work, or note the memory for
+ * the schedule. */
 #ifndef PYSTREAMS_PYTHON_SCHEDULES_H
 #define PYSTREAMS_PYTHON_SCHEDULES_H
 

@@ -36,7 +36,7 @@ backend_of(PyObject *self)
 }
 
 /* Call this before the program gets the stream's handle or can queue work on
- * the stream. */
+ * the stream.  A stream that is not marked counts as idle, without a query. */
 static void
 mark_used(struct ps_stream *stream)
 {

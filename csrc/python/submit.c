@@ -557,8 +557,8 @@ run(struct worker *self, struct job *job)
         ps_memory_may_wait(true);
         self->current = NULL;
     }
-    /* If the callable has forked, this is the child, and the parent does the
-     * rest. */
+    /* If this is a child that the callable has forked, end it: the parent
+     * settles the Future and opens the gate. */
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
     }

@@ -21,8 +21,8 @@ struct start {
     bool failed;
 };
 
-/* Report the exception, if `none` is NULL, of a call that adds the thread to
- * `threading` or removes it. */
+/* `none` is the result of a call that adds the thread to `threading` or
+ * removes it.  If the call has raised an exception, report that. */
 static void
 check_shown(PyObject *none)
 {

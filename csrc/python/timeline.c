@@ -83,9 +83,9 @@ is_internal(void)
 enum { BITS = 24 };
 
 /* Returns a new reference to the name that threading.Thread has given to the
- * thread; NULL with an exception.  Runs no Python code, because then another
- * thread could get the GIL, and wait for a lock that a caller on this thread
- * holds. */
+ * thread; NULL with an exception.  Runs no Python code: while Python code ran,
+ * another thread could get the GIL, and wait for a lock that a caller on this
+ * thread holds. */
 static PyObject *
 thread_name(PyObject *active, unsigned long identifier)
 {
@@ -309,8 +309,8 @@ timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
     }
 }
 
-/* Give the slice a name.  `name` may be NULL, or no str; then the slice has no
- * name.  If memory runs out it has none either, and an exception may be
+/* Give the slice a name.  If `name` is NULL or is not a str, the slice gets
+ * none.  It gets none either if memory runs out, and then an exception may be
  * pending. */
 static void
 name_slice(struct ps_slice *slice, PyObject *name)
@@ -692,8 +692,8 @@ demangled(const char *name)
     return result;
 }
 
-/* Returns a new reference to the name of another library with this number of
- * names.h. */
+/* Returns a new reference to the name that has this number in names.h: one
+ * that another library gave to a kernel or a range. */
 static PyObject *
 foreign_name(const struct log *log, uint32_t number)
 {

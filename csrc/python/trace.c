@@ -1,6 +1,7 @@
-/* Core's trace hook.  Core calls it on the thread that makes the traced call,
- * with or without the GIL held, and it calls one Python function.  An
- * exception of this function does not reach the program's call. */
+/* Core's trace hook.  Core calls the hook on the thread that makes the traced
+ * call, with or without the GIL held, and the hook calls one Python function,
+ * `dispatch`.  An exception of this function does not reach the program's
+ * call. */
 #include "trace.h"
 
 #include "../core/thread.h"

@@ -1,4 +1,4 @@
-/* Passes what core's trace points report on to Python code. */
+/* Passes the reports of core's trace points to Python code. */
 #ifndef PYSTREAMS_PYTHON_TRACE_H
 #define PYSTREAMS_PYTHON_TRACE_H
 

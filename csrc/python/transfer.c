@@ -24,8 +24,9 @@
 #include "timeline.h"
 #include "wait.h"
 
-/* An operation on a stream, and the blocks that it uses.  A block is NULL if
- * its memory does not belong to the stream's backend. */
+/* An operation on a stream, and the blocks to mark as used by the stream.  A
+ * fill has no source.  A copy between two backends has neither block, because
+ * the call waits for the copy. */
 struct transfer {
     struct ps_stream *stream;
     struct ps_block *destination;
@@ -279,9 +280,9 @@ copy_on(const char *method, struct span *leader, struct ps_stream *given,
 }
 
 /* Copy between memory of two backends, of which one side must be host memory.
- * The backend that runs the copy does not know which streams of the other
- * backend use that memory, so wait for those streams first, and then for the
- * copy. */
+ * The copy runs on the backend of the other side, which does not know which
+ * streams use the host memory.  So wait for those streams first, and then for
+ * the copy. */
 static int
 copy_between_backends(const char *method, struct span *to, struct span *from,
                       struct ps_stream *given)
