@@ -134,7 +134,7 @@ _UNFAILED = (pytest.skip.Exception, pytest.xfail.Exception)
 def _with_races(
     phase: str,
 ) -> Callable[[pytest.Item], Generator[None, object, object]]:
-    """Have a phase of a test fail by the races that it caught, too."""
+    """Make a phase of a test fail also if the test caught a race's error."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def hook(item: pytest.Item) -> Generator[None, object, object]:
@@ -198,7 +198,8 @@ def _options_of(item: pytest.Function) -> dict[str, Any] | None:
     if runs:
         options["runs"] = runs
     if _USER in item.stash:
-        # Each run raises its own race, so that the report says which it was.
+        # Have each run raise its own race, so that the report names the
+        # schedule of that run.
         options["races"] = True
     return options
 
@@ -208,11 +209,13 @@ def _call(item: pytest.Function) -> None:
     try:
         item.obj(**{name: item.funcargs[name] for name in names})
     except pytest.fail.Exception as failure:
-        # This one is no Exception, which explore() reports.
+        # explore() reports only Exceptions, and pytest.fail.Exception is none:
+        # it is a BaseException.
         raise AssertionError(failure.msg) from failure
     finally:
         if _HOLDS in item.stash:
-            # The schedule ends when its work has ended.
+            # Release the streams that are held: the schedule ends only when
+            # its work has ended.
             item.stash[_HOLDS].close()
 
 
@@ -224,7 +227,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if replayed is None and options is None:
         return None
     if iscoroutinefunction(pyfuncitem.obj):
-        # A plugin runs it, in a way of its own.
+        # A plugin for coroutine functions runs the test, in its own way.
         text = (
             f"{pyfuncitem.name} is a coroutine function, which pystreams "
             "cannot call under schedules; call asyncio.run() in a plain test"
@@ -266,7 +269,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and item.get_closest_marker("emulated_cuda") is not None
             and "emulated_cuda" not in item.fixturenames
         ):
-            # In front, so that other fixtures are made within.
+            # In front, so that other fixtures are made within the emulation.
             item.fixturenames.insert(0, "emulated_cuda")
 
 

@@ -135,7 +135,7 @@ def check_python_h():
 
 
 def cuda_version(include):
-    """The version of cudart that is linked, as of its header."""
+    """The version of cudart that is linked, according to its header."""
     number = defined("CUDART_VERSION", include / "cuda_runtime_api.h")
     return f"{number // 1000}.{number % 1000 // 10}"
 
@@ -179,7 +179,8 @@ class BuildExt(build_ext):
 
     def build_extension(self, ext):
         check_python_h()
-        # Object files may be of a build with other switches.
+        # Compile all: object files may be left from a build with other
+        # switches.
         self.force = True
         self.add_cuda(ext)
         self.add_options(ext)
@@ -230,7 +231,7 @@ class BuildExt(build_ext):
             "PYSTREAMS_SHARED", "1" if sanitize else "0", ["0", "1"]
         )
         compile_args = ["-std=c11", "-pthread", "-fvisibility=hidden"]
-        # Python's own tables of methods and slots end in fields left out.
+        # The last entry of a table of methods or slots leaves out fields.
         compile_args += ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
         # Python's own flags may say otherwise; the last one counts.
         compile_args += ["-O0" if debug else "-O3"]
@@ -257,7 +258,8 @@ class BuildExt(build_ext):
                 compile_args.append("-fcf-protection")
             # Symbols stay, so that a debugger can name functions.
             link_args += ["-Wl,-z,relro,-z,now", "-Wl,-z,noexecstack"]
-            # A call crosses five files; a record takes a sixth less time so.
+            # A call goes through functions of five files.  With link-time
+            # optimization, for example, a record takes a sixth less time.
             for whole in (["-flto=auto"], ["-flto=full"]):
                 if self.optimizes_across_files(whole):
                     compile_args += whole
@@ -291,7 +293,7 @@ class BdistWheel(bdist_wheel):
 
     def write_wheelfile(self, wheelfile_base, **kwargs):
         super().write_wheelfile(wheelfile_base, **kwargs)
-        # Known only after the build, as here.
+        # The build, which comes before this, has found the toolkit's version.
         built = self.distribution
         cuda = getattr(built, "cuda_version", None)
         folder = Path(wheelfile_base, "sboms")
@@ -301,7 +303,7 @@ class BdistWheel(bdist_wheel):
         (folder / "pystreams.cdx.json").write_text(text)
 
 
-# Tests look for a toolkit as the build does.
+# Tests import this file, to look for a toolkit as the build does.
 if __name__ == "__main__":
     setup(
         cmdclass={

@@ -33,13 +33,15 @@ def insertions(body, owner):
     for node in body:
         if not isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             continue
-        # A second overload, or the setter of a property.
+        # Skip what the module lacks, and a name that was seen already, as for
+        # a second overload or the setter of a property.
         documented = getattr(owner, node.name, None)
         if documented is None or node.name in seen:
             continue
         seen.add(node.name)
         doc = documented.__doc__
-        # Python's own texts, as of __init__, say nothing of the method.
+        # Leave out Python's own docstrings, such as that of __init__, which
+        # say nothing about this method.
         is_pythons = isinstance(documented, types.WrapperDescriptorType)
         is_own = node.name in vars(owner) and node.name != "__new__"
         if doc and is_own and not is_pythons:
@@ -52,8 +54,9 @@ def with_docs(text, module):
     """Return the stub's text with docstrings."""
     lines = text.splitlines(keepends=True)
     found = list(insertions(ast.parse(text).body, module))
-    # From the end; of a class and its first method, which may begin in one
-    # line, the method first.
+    # Insert from the end, so that the numbers of earlier lines stay valid.  If
+    # a class's docstring and that of its first method go to the same line,
+    # insert the method's first.
     found.sort(key=lambda f: (f[0].body[0].lineno, f[0].col_offset))
     for node, doc in reversed(found):
         first = node.body[0]

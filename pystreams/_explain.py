@@ -123,7 +123,8 @@ class _Explanation:
         self.callables = [_Callable(v) for v in _C.explain_callables()]
         self.threads = [_Thread(view) for view in _C.explain_threads()]
         self._waits = {thread.ident: thread for thread in self.threads}
-        # The callables whose waits led to the present one.
+        # The chain of callables that the present sentence follows: each waits
+        # for the next.
         self._path: list[_Callable] = []
         # The callables that wait for each other, in a deadlock.
         self.ring: list[_Callable] = []

@@ -17,8 +17,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+# The most attributes and subscripts in an expression; the most items of one
+# container, or attributes of one object, that are looked at; and the most
+# objects that are looked at.
 _DEPTH = 3
-_WIDTH = 64  # of a container or an object
+_WIDTH = 64
 _OBJECTS = 500
 
 

@@ -1,4 +1,4 @@
-"""Every order of a program's steps that can differ, each of them once.
+"""All orders of a program's steps that the program can tell apart, each once.
 
 A step is an operation of a stream, or the part of the program between two of
 its calls.  Two steps depend on each other in three cases: both belong to one
@@ -114,8 +114,8 @@ class _Reader:
         self.steps: list[Step] = []
         self._blocks: list[tuple[int, int]] = []
         self._views: list[tuple[_Span, bool]] = []
-        # The memory that callables get as arguments: the next callable, and
-        # the queued ones by operation.
+        # The memory among the arguments of callables: of the one that is being
+        # submitted, and of the queued ones, by operation.
         self._arguments: list[_Span] = []
         self._callables: dict[int, list[_Span]] = {}
         # The operations for which the program's next step waits.

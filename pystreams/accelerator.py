@@ -71,7 +71,7 @@ def _place(
 ) -> tuple[int, int]:
     """Return the accelerator's type and the index that the argument names."""
     type = _default_type()
-    # The check below refuses any other object, and its error names the
+    # _C.device_index() refuses any other object, and its error names the
     # function.
     if device is not None and (
         isinstance(device, str) or hasattr(device, "type")

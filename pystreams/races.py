@@ -64,15 +64,15 @@ __all__ = [
 
 _COLUMNS = 79
 _PACKAGE = os.path.dirname(__file__) + os.sep
-# Where files of no program are: this package's, the standard library's, and
-# those of installed packages.
+# Files in these places do not belong to the program: those of this package, of
+# the standard library, and of installed packages.
 _OTHERS = (_PACKAGE, os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _log = logging.getLogger("pystreams.races")
 
 
 def _with_place(text: str, place: Place | None) -> str:
-    """Add where it is, and the line of the program."""
+    """Append the place, and its line of code, to the text."""
     if place is None:
         return text
     filename, number, function = place
@@ -137,9 +137,10 @@ class Race:
     #: The bytes that both access.
     address: int
     nbytes: int
-    #: The edge that is missing, as a line of code before the second access;
-    #: before the submit() of its callable if that makes it.  Comments above
-    #: it say what its names mean if they are not that place's own.
+    #: The edge that is missing: a line of code to add before the second
+    #: access or, if a callable makes that access, before the callable's
+    #: submit().  Comments above the line explain names that this place does
+    #: not have.
     missing: str
     #: Whether the memory was freed in between, and is another Buffer's now.
     freed: bool = False
@@ -188,7 +189,8 @@ class _User:
 
     def __init__(self, action: Action, keeps: bool) -> None:
         self.action = action
-        #: Whether it reports races at its end that the program has caught.
+        #: Whether it reports, at its end, races whose errors the program has
+        #: caught.
         self.keeps = keeps
         # The pairs of places that were found.
         self._known: set[tuple[object, ...]] = set()
@@ -235,10 +237,11 @@ def _reported_by(error: BaseException | None) -> list[Race]:
     return reported
 
 
-# Guards what follows.
+# Guards the variables below, and the fields of each user.
 _lock = threading.RLock()
 _users: list[_User] = []
-# A race that was raised, and the frames of the thread then.
+# An error that was raised and might get lost, the thread that raised it, and
+# the frames that this thread had then.
 _raised: tuple[RaceError, int, list[Any]] | None = None
 # How many redundant() blocks there are.
 _counting = 0
@@ -262,11 +265,13 @@ def _is_of_program(filename: str) -> bool:
 
 
 def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
-    """Yield the variables of the program's running functions and of their
-    modules, each with the owner; "" for those that are visible at the place.
+    """Yield the variables of each running function of the program, and of each
+    of their modules, with the name of that function or module; with "" if the
+    variables are visible at the place.
 
-    The thread that is at the place comes first.  If the calling thread is not,
-    it runs a callable, whose functions have no part in what was queued.
+    The thread that is at the place comes first.  If the calling thread is not
+    there, it runs a callable.  The variables of the callable's functions are
+    left out, since these functions have not queued the operation.
     """
     filename, _, function = place
 
@@ -296,12 +301,15 @@ def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
 def _missing(
     one: Operation, two: Operation, point: tuple[int, int] | None
 ) -> str:
-    """Return the wait that is missing, in the program's own names if functions
-    that run have some; names that the place of the second operation does not
-    see have a comment.
+    """Return the wait that is missing, as code.
 
-    point is the first operation's in its stream; None if the second was queued
-    already, so that the events may have been recorded since.
+    The code has the program's own names for streams and events, if running
+    functions have such names.  A comment explains each name that is not
+    visible at the place of the second operation.
+
+    point: the arguments of races_orders() that mean the first operation; None
+    if the second operation was queued already, because the events may have
+    been recorded again since.
     """
     assert one.stream is not None
     names: dict[Handle, tuple[str, str]] = {}
@@ -344,7 +352,8 @@ def _missing(
     waiting = name(two) if two.stream else None
     waited = event or name(one)
     if event is None and is_thread_stream(one.stream[2]):
-        # That of another thread, which alone may name it.
+        # The first operation is on the default stream of another thread, and
+        # only that thread can name this stream.
         event = waited = f"{waited}.record_event() of thread {one.thread}"
     if waiting is None:
         code = f"{waited}.synchronize()"
@@ -426,8 +435,9 @@ def _undelivered(thread: int) -> RaceError | None:
     if _raised is None:
         return None
     error, raiser, frames = _raised
-    # A traceback begins with the last function that the exception reached;
-    # some Pythons give it one only when a function catches it.
+    # A traceback begins with the outermost function that the exception has
+    # reached.  Some Pythons give an exception a traceback only when a function
+    # catches it.
     trace = error.__traceback__
     if trace is None or trace.tb_frame is frames[0]:
         return error

@@ -51,8 +51,8 @@ _STRATEGIES = {"late": 0, "early": 1, "random": 2, "pct": 3, "all": 5}
 _HELD = 4
 _DELAYING = (_STRATEGIES["late"], _STRATEGIES["early"], _HELD)
 _ALONE = 64  # How many operations are tried as the only late one.
-_STEPS = 256  # of a pct schedule that does not say how many
-_CHOICES = 1 << 24  # of an all schedule, at most
+_STEPS = 256  # How many steps a pct schedule has if its name does not say it.
+_CHOICES = 1 << 24  # How many choices the name of an all schedule may have.
 _EXPECTED = (
     "the name of a schedule: 'late', 'early', 'late:NUMBERS' with ascending "
     "numbers from 1, 'random:SEED', 'pct:DEPTH:SEED', 'pct:DEPTH:SEED:STEPS' "
@@ -80,7 +80,7 @@ class Result:
 
 
 class _Schedule(NamedTuple):
-    """A schedule's name, read."""
+    """What a schedule's name says."""
 
     strategy: int
     seed: int = 0
@@ -102,7 +102,8 @@ def _choices(text: str) -> tuple[int, ...]:
     for group in text.split(","):
         number, *times = group.split("*")
         groups.append((_number(number), [_number(n, 2) for n in times] or [1]))
-    # They are counted first, as a short text may mean any number of them.
+    # Count the choices before making them, as a short text may mean any number
+    # of choices.
     if sum(times[0] for _, times in groups) > _CHOICES:
         raise ValueError
     choices = tuple(n for n, (times,) in groups for _ in range(times))
@@ -148,7 +149,8 @@ def _read(name: str) -> _Schedule:
 def _parse(name: str, asks: str) -> _Schedule:
     """Return what a schedule's name means.
 
-    Raises TypeError or ValueError otherwise, naming the caller.
+    Raises TypeError or ValueError for anything else.  The error begins with
+    `asks`, the name of the caller.
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -167,13 +169,13 @@ def _parse(name: str, asks: str) -> _Schedule:
 
 @dataclass(frozen=True)
 class _Operation:
-    """One operation of a run, in the order in which they ran."""
+    """One operation of a run."""
 
     number: int
     name: str
     device_type: str
     device: int
-    #: The stream's, another one in each run.
+    #: The handle of the stream, which has another handle in each run.
     handle: int = field(compare=False)
     stream: int
     step: int
@@ -186,7 +188,9 @@ class _Places:
 
     def __init__(self) -> None:
         self._places: dict[int, str] = {}
-        # By operation, device and handle: a graph has other streams, too.
+        # The names of streams, by operation, device and handle.  The handle is
+        # needed because a graph's operations also run on other streams than
+        # that of the launch.
         self._names: dict[tuple[int, int, int], str | None] = {}
         # Whether the run has failed: later work is part of its clean-up.
         self.complete = False
@@ -194,8 +198,8 @@ class _Places:
     def note(
         self, first: int, last: int, device: int, handle: int, name: str | None
     ) -> None:
-        # The stream may be gone when the run has failed, and its handle be
-        # another one's.
+        # Note the name now: when the run has failed, the stream may be gone,
+        # and another stream may have its handle.
         for number in range(first, last + 1):
             self._names[number, device, handle] = name
         frame: Any = None
@@ -248,9 +252,10 @@ class _Run:
     def late(self) -> set[int]:
         """The numbers of the operations that were late.
 
-        Of a schedule that delays single operations, those; else those that
-        ran after an operation that was queued later, or not at all; if there
-        are none, those before which the program went on.
+        If the schedule delays single operations, these were late.  Otherwise
+        those were late that did not run, or ran after an operation that was
+        queued later.  If there are none, those were late before which the
+        program went on.
         """
         if self._schedule.strategy in _DELAYING:
             return self.overtaken
@@ -265,7 +270,7 @@ class _Run:
     def begun(self) -> dict[int, _Operation]:
         """The operations by number, in the order in which they began.
 
-        A callable is two with one number: it begins, and it ends.
+        A callable is two operations with one number: its begin and its end.
         """
         found: dict[int, _Operation] = {}
         for o in self.operations:
@@ -280,7 +285,7 @@ class _Run:
         if _unended is not None:
             _unended._end(True)
         if _program is not None and _inner is None and _C.schedule_is_on():
-            # The program's own schedule pauses.
+            # Pause the program's own schedule.
             _C.schedule_end(False)
             self._paused = True
         self._collects = gc.isenabled()
@@ -343,7 +348,8 @@ class _Run:
         try:
             return failure
         finally:
-            # The exception's traceback has this frame.
+            # The exception's traceback has this frame, and so this variable:
+            # without `del`, they would be a reference cycle.
             del failure
 
     def refuse_stale(self) -> None:
@@ -460,7 +466,7 @@ def _shrink(
     kind = type(error)
     queued = sorted(failed.begun)
     starts = map(sorted, (failed.overtaken, failed.late, queued, ()))
-    # Two of them are often the same.
+    # Two of the starts are often equal, so dict.fromkeys() drops duplicates.
     found = first_of(dict.fromkeys(map(tuple, starts)))
     size = len(found[0]) if found else 0
     while found and size:
@@ -475,7 +481,7 @@ def _shrink(
 
 
 def _near(place: str) -> str:
-    """Return a place with its path from the working directory, if in that."""
+    """Return the place; without the working directory, if it is in there."""
     try:
         return place.removeprefix(os.getcwd() + os.sep)
     except OSError:
@@ -537,7 +543,7 @@ def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
             "\nnot reduced: fn did not fail in this way with some operations "
             "late and all others run at once"
         )
-    # Once more, for the variables.
+    # Run it once more, now with fn's variables kept for a debugger.
     error = _Run(shrunk.name).failure_of(fn) or error
     _add_note(error, note)
     try:
@@ -549,7 +555,8 @@ def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
 def _checked(
     fn: Callable[[], _T], races: bool
 ) -> tuple[Callable[[], _T], str]:
-    """Return the callable, and the rest of the arguments of replay()."""
+    """Return what to call for fn, and the text of the further arguments that
+    replay() needs."""
     if not races:
         return fn, ""
     from .races import detect
@@ -578,7 +585,8 @@ def _names(
             done[-1].notes = []
         return
     if strategy == "pct":
-        # The priorities change within the steps that this takes.
+        # The pct schedules below change priorities within as many steps as
+        # this first run takes.
         yield "early"
     for number in count(seed):
         if strategy == "random":
@@ -664,7 +672,7 @@ def explore(
         if len(done) == run_count:
             break
         done.append(_Run(name))
-        # Its variables would still be there in the runs that follow.
+        # Do not keep fn's variables: they would stay alive in later runs.
         error = done[-1].failure_of(called, keep=False)
         if error is not None:
             try:

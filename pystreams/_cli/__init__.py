@@ -197,7 +197,7 @@ def parser() -> Parser:
 def run_program(options: argparse.Namespace) -> int:
     """Run a program as the main module, and return the exit code.
 
-    Its exception is reported as if Python had run it.
+    An exception of the program is reported as if Python had run the program.
     """
     import runpy
 

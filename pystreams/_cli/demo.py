@@ -48,7 +48,8 @@ DEVICE_CHUNK = 4 << 20
 # Streams on a device by default: one for each core, within limits.
 LEAST_STREAMS = 4
 MOST_DEFAULT = 16
-# How many calls of a lane's callable are queued at a time.
+# A turn is one call of a lane's callable: it checks a chunk that came back,
+# and reads another one.  A lane has so many turns queued at a time.
 TURNS = 4
 # The part of a long file that is timed.
 TIMED_BYTES = 8 << 30
@@ -441,7 +442,7 @@ def default_chunk(size: int, lanes: int, device: _C.device) -> int:
 def make_lanes(
     ways: list[list[_C.device]], count: int, chunk: int
 ) -> list[Lane]:
-    """Return lanes, with the paths given to them in turn."""
+    """Return lanes.  The paths are given out in rotation."""
     total = count * chunk * (2 + len(ways[0]))
     if total > MAX_BUFFERS:
         raise DemoError(

@@ -41,7 +41,8 @@ class Launched:
 class HostFunction:
     """A host function that waits for a semaphore."""
 
-    # The backend's thread may still be inside sem_wait after open().
+    # Keep the semaphores for ever: the backend's thread may still be inside
+    # sem_wait after open().
     _kept: ClassVar[list[object]] = []
     _libc = ctypes.CDLL(None)
 

@@ -43,7 +43,8 @@ class emulated_cuda(ContextDecorator):
         self._entered: list[tuple[int, int, int]] = []
 
     def __enter__(self) -> None:
-        # Make the place first, so that an emulation that was entered can
+        # Append a placeholder first, because append() may raise MemoryError.
+        # Nothing after emulation_enter() can, so that what was entered can
         # always be left.
         self._entered.append((-1, -1, -1))
         try:
@@ -121,7 +122,8 @@ class hold:
         self._released.set()
 
     def __enter__(self) -> hold:
-        # Do nothing if this is entered already, which the fixture does.
+        # Do nothing if this is entered already: the fixture `hold` returns an
+        # entered object, which a test may use in a `with` statement.
         if self.released:
             # A release() on another thread must find the latest event.
             before, self._released = self._released, threading.Event()

@@ -47,8 +47,9 @@ COLUMNS = (
     # "span"; or "record" and "wait", of streams; "synchronize" and "mark", of
     # threads; "memory"; and last, "node" for what launches of graphs did.
     "kind",
-    # Of the callable, the kernel, the span, the mark, or the call that waits;
-    # of a copy, "copy host to device" or another direction; else the kind.
+    # The name of the callable, the kernel, the span, the mark, or the call
+    # that waits; for a copy, "copy host to device" or another direction; for
+    # others the kind.
     "name",
     # "cuda:0", and the stream's label; None for what a thread does.
     "device",
@@ -59,16 +60,17 @@ COLUMNS = (
     "queued",
     "begin",
     "end",
-    # Of a copy or fill; of memory: how much is in use from then on.
+    # The size of a copy or fill; for "memory", how much is in use from then
+    # on.
     "nbytes",
     # Where the program made the call; None for those of other libraries.
     "filename",
     "line",
     "function",
-    # The row that it waits for: of a wait the record, of a synchronize what
-    # came last; or None.
+    # The row that this one waits for: for a "wait" the record, for a
+    # "synchronize" the last operation or record that it waits for; or None.
     "source",
-    # Of a range of NVTX, which is a span, or mark; of others None.
+    # The domain of an NVTX range (a "span") or an NVTX mark; None for others.
     "domain",
 )
 
@@ -76,9 +78,9 @@ _OPERATIONS = frozenset(
     ("copy", "fill", "callable", "function", "graph", "sleep", "kernel")
 )
 
-# Whether even engines that say the times of operations are timed by events.
+# Whether operations are timed by events even if their engine reports times.
 _by_events = False
-# Guards what follows.
+# Guards the variables below.
 _lock = threading.Lock()
 _log: Any = None
 _blocks = 0
@@ -100,7 +102,8 @@ class Timeline:
 
     def _stop(self) -> None:
         self._last = _C.timeline_end(self._log)
-        # A schedule that ended in the block may have slept beyond now.
+        # If a schedule ended in the block, _begin may be of its virtual time,
+        # which sleeps may have put ahead of the present time.
         self._end = max(_C.timeline_now(), self._begin)
 
     @property

@@ -81,8 +81,8 @@ class Step:
     after: str
     #: The row of that wait or synchronize, if it was one.
     wait: int | None
-    #: How much earlier it, or what came after the thread, could have begun
-    #: without that wait, all else being the same.
+    #: How much earlier the operation (if this step is a thread's: the next
+    #: step) could have begun without that wait, all else being the same.
     gain: int
 
 
@@ -102,10 +102,11 @@ class CriticalPath:
 
 
 class Cause(NamedTuple):
-    """An operation that another one, or a wait, came after."""
+    """An operation that had to end before another one could begin."""
 
     end: int
     row: int
+    # The row of the wait that made this so; None if it was a stream's order.
     wait: int | None
 
 
@@ -117,10 +118,11 @@ class Program:
         self.recorder = recorder
         #: For each operation: those that it came after directly.
         self.causes: dict[int, list[Cause]] = {}
-        #: For each row of a stream: the operation that took it there.
+        #: For each row of a stream: the operation that ended last of those
+        #: that had to end before the stream was done with this row.
         self.reached: dict[int, Cause] = {}
-        #: The last synchronize of the thread before each row, and of each
-        #: thread before the end.
+        #: The last synchronize of the row's thread before each row, and the
+        #: last one of each thread so far.
         self.last_wait: dict[int, int] = {}
         self.waits: dict[str, int] = {}
         #: The ends of operations, in order.
@@ -152,7 +154,7 @@ class Program:
             streams[device, stream] = [Cause(end, index, None)]
             self.reached[index] = Cause(end, index, None)
             return
-        # A stream is behind its own records anyway.
+        # A stream need not wait for its own records: it is behind them anyway.
         own = row[12] is not None and self.rows[row[12]][2:4] == row[2:4]
         if kind == "wait" and row[12] in self.reached and not own:
             source = self.reached[row[12]]
@@ -166,7 +168,8 @@ class Program:
         if row[12] is not None:
             known = self.reached.get(row[12])
             return known.row if known else None
-        # While time stands still, later calls may end at the same moment.
+        # While virtual time stands still, operations of later calls may end at
+        # the same moment, so look only at those of earlier calls.
         at = bisect(self.ends, (row[7], index)) - 1
         if at >= 0 and self.ends[at][0] > row[6]:
             return self.ends[at][1]
@@ -191,7 +194,7 @@ class Program:
         it came after; return the operation before."""
         row = self.rows[index]
         queued, begin, end = row[5:8]
-        # Of equal ones, the order of the stream comes first.
+        # Of causes with the same end, put the order of the stream first.
         causes = sorted(
             self.causes[index],
             key=lambda c: (-c.end, c.wait is not None, c.row),
@@ -217,7 +220,7 @@ class Program:
         the operation that the wait was for.  floor: when what comes next could
         have begun at the earliest, whatever the thread did."""
         while wait is not None and self.waited_for(wait) is None:
-            # It found the work done.
+            # This synchronize found the work done, so look at the one before.
             wait = self.last_wait.get(wait)
         if wait is None:
             steps.append(Step(None, 0, end, "", None, 0))

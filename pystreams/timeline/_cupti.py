@@ -19,7 +19,7 @@ _VERSIONS = (13, 12)
 
 
 def _places() -> Iterator[str]:
-    """Yield where it may be, the best place first."""
+    """Yield the paths at which CUPTI may be, the best one first."""
     from importlib.util import find_spec
 
     wheels = find_spec("nvidia")
@@ -42,7 +42,8 @@ def load() -> None:
 
     for version in _VERSIONS:
         with contextlib.suppress(OSError):
-            # A second one in a process would not work.
+            # Use a CUPTI that is loaded already: a second one in the process
+            # would not work.
             ctypes.CDLL(f"libcupti.so.{version}", os.RTLD_NOW | os.RTLD_NOLOAD)
             return
     for path in filter(os.path.exists, _places()):

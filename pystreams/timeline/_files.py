@@ -86,8 +86,9 @@ class Depths:
 
 
 class Nesting:
-    """The slices of threads, spread over tracks so that those of each are
-    nested, as files have them: ranges of NVTX need not be."""
+    """Spreads the slices of a thread over tracks, so that the slices of each
+    track are nested.  Files require that, but ranges of NVTX may overlap in
+    other ways."""
 
     def __init__(self) -> None:
         #: For each track of a thread: the ends of its open slices.
@@ -109,13 +110,13 @@ class Nesting:
 def walk(timeline: Timeline, writer: Json | Perfetto) -> Iterator[bytes]:
     """Write the timeline; yield the file in pieces.  Slices that have not
     ended are left out."""
-    # What is begun when it is first needed.
+    # Processes, tracks and counters, which are begun when first needed.
     process, track_of = cache(writer.process), cache(writer.track)
     counter_of = cache(writer.counter)
     depths, nesting = Depths(), Nesting()
     index = -1
     process("host")
-    # Rows of records, until their last wait is known: where they are.
+    # The track and the time of each record, by its row.
     recorded: dict[int, tuple[int, int]] = {}
     for chunk in timeline._chunks():
         for row in chunk:
@@ -231,7 +232,8 @@ class Json:
     def point(
         self, track: int, name: str, time: int, flow: int, ends: bool
     ) -> None:
-        """Write a moment at which the arrow begins or ends."""
+        """Write a moment at which an arrow, whose number is `flow`, begins or
+        ends."""
         where = (
             f'"cat":"wait","pid":{self._of[track][0]},"tid":{track},'
             f'"ts":{time / 1000:.3f}'
@@ -333,7 +335,8 @@ def begin_of(
 
 
 def stamp(time: int) -> bytes:
-    """Return a varint, which may be longer than it must be, in less time."""
+    """Return a varint.  It often is longer than necessary, but a fixed length
+    takes less time to make."""
     if time >> 42:
         return varint(max(time, 0))
     return bytes(
@@ -348,7 +351,8 @@ def stamp(time: int) -> bytes:
     )
 
 
-# A debug annotation of a double, up to its value, and the name of another.
+# A debug annotation of a double, without its value; and the name of another
+# annotation.
 RATE = b"\x22" + varint(15) + text(10, "GB/s") + b"\x29"
 QUEUED = text(10, "queued ns before")
 

@@ -7,10 +7,11 @@ import os
 
 from .. import _C
 
-# NVTX reads it once for each library, at the first call of NVTX there.
+# NVTX reads this variable once for each library that contains NVTX, at the
+# first call there.
 _VARIABLE = "NVTX_INJECTION64_PATH"
-# There is such a path in one process alone, so that its children, which
-# inherit the variable, load nothing.
+# A path in this folder that begins with the process's own id is valid in this
+# process alone.  So its children, which inherit the variable, load nothing.
 _HERE = "/proc/self/task/"
 
 

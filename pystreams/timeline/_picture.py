@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import Row, Timeline
 
-# By the name or, if that is not here, by the kind.
+# The colors of rows: by the row's name or, if that is not here, by its kind.
 COLORS = {
     "kernel": "#54a24b",
     "copy": "#8c9fc4",
@@ -84,7 +84,8 @@ def unit(duration: int) -> tuple[float, str]:
 
 def draw(timeline: Timeline) -> Any:
     figure_of = figures().Figure
-    # Nodes of graphs come last, and stand within their launches.
+    # Leave out nodes of graphs: the slices of launches show when they ran.
+    # Nodes come last, so the numbers of the other rows stay the same.
     rows = [row for row in timeline.rows if row[0] != "node"]
     lanes = Lanes(rows)
     done = [r for r in rows if r[6] is not None and r[7] is not None]
