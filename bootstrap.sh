@@ -41,7 +41,8 @@ print("%d.%d" % sys.version_info[:2])')-dev
 cd "$(dirname "$0")"
 [ -f setup.py ] || die "run it from a checkout of pystreams"
 
-# A run that was interrupted has left a venv that is not whole.
+# This file is there only if an earlier run was interrupted while it made the
+# venv.  Such a venv is not whole.
 if [ -e .venv/unfinished ]; then
     say "removing the .venv that an interrupted run left"
     rm -rf .venv

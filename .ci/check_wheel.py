@@ -1,5 +1,6 @@
-"""Checks a wheel of pystreams, with the interpreter that it was installed in:
-what is in it, and that it works.
+"""Checks what a wheel of pystreams contains, and that the package works.
+
+Run it by an interpreter for which the wheel was installed:
 
 python .ci/check_wheel.py WHEEL
 """
@@ -59,7 +60,7 @@ def check_metadata(wheel, names, info):
 
 
 def check_stub(text):
-    """Its docstrings are those of the module."""
+    """Check that the stub's docstrings are those of the module."""
     from pystreams import _C
 
     count = 0
@@ -82,7 +83,7 @@ def check_stub(text):
 
 
 def check_work():
-    """Nothing of it needs a compiler."""
+    """Check that the package works without a compiler."""
     assert shutil.which("cc") is None
     import pystreams
     from pystreams import _C, schedules
