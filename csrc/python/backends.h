@@ -8,8 +8,8 @@
  * no CUDA backend. */
 #define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
 
-/* Returns the runtime of a device type that is not hidden; NULL with an
- * exception if no backend is registered for the type. */
+/* Returns the runtime of a device type: the one that no emulation hides.  NULL
+ * with an exception if no backend is registered for the type. */
 struct ps_runtime *find_runtime(long type);
 
 /* Load the backend with this name of `length` characters from an installed

@@ -955,8 +955,8 @@ Buffer_get_device(PyObject *op, void *Py_UNUSED(closure))
                             traits.device->index);
 }
 
-/* Returns None for memory that was allocated for captured work: the side
- * stream, on which it was allocated, is internal. */
+/* Returns None for memory that was allocated during a capture, because the
+ * stream on which core allocates such memory is internal. */
 static PyObject *
 Buffer_get_stream(PyObject *op, void *Py_UNUSED(closure))
 {

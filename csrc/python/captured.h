@@ -56,7 +56,9 @@ PyObject *calls_name(struct calls *calls, const void *argument);
 void captured_launching(const struct ps_actor_name *stream);
 
 /* Called when a callable of a launch has raised the exception.  Stores the
- * exception; the next wait for the launch's stream or device raises it. */
+ * exception, and the next wait for the launch's stream or device raises it.
+ * If an earlier exception of this stream is still stored, only reports this
+ * one. */
 void captured_failed(const struct job *job, PyObject *exception);
 
 extern atomic_int captured_failures;

@@ -12,7 +12,8 @@ struct device_name {
 
 PyObject *device_new(int type, int index);
 
-/* Returns the name of a device type; "unknown" if no backend has that type. */
+/* Returns the name of a device type; "unknown" if neither a registered backend
+ * nor torch has such a type. */
 const char *device_type_name(int type);
 
 /* Returns the device that a function's argument `device` names; NULL with an

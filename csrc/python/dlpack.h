@@ -93,10 +93,10 @@ struct dlpack_exchange {
  * exception. */
 int has_attribute(PyObject *object, PyObject *name);
 
-/* Make a span of a tensor.  The object is a producer, which has __dlpack__, or
- * a capsule.  Returns 1 on success; 0 if the object is neither; -1 with an
- * exception.  host_device: as in claim_hold; if it is NULL, a device that fits
- * the tensor is chosen. */
+/* Make a span of a tensor.  The object is a capsule, or a producer: an object
+ * that has __dlpack__, or whose type has an exchange table.  Returns 1 on
+ * success; 0 if the object is neither; -1 with an exception.  host_device: as
+ * in claim_hold; if it is NULL, a device that fits the tensor is chosen. */
 int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
 

@@ -93,7 +93,8 @@ int check_emulations(const char *operation, const char *object,
                      struct ps_runtime *its_runtime);
 
 /* Raise RuntimeError for a runtime that has no devices.  The status is the
- * reason that ps_runtime_devices gave. */
+ * reason that ps_runtime_devices gave; if it is PS_ERROR_OUT_OF_MEMORY, raise
+ * MemoryError. */
 void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 
 /* Raise NotImplementedError, because the backend lacks a member that the

@@ -352,7 +352,8 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return waited(&work, timeout, timeout_ns);
 }
 
-/* Check two events for elapsed_time, except whether they have completed. */
+/* Make all checks of elapsed_time except one: whether the two events have
+ * completed. */
 static int
 check_timed(PyObject *self, PyObject *other)
 {

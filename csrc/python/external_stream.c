@@ -327,12 +327,13 @@ PyMethodDef get_stream_from_external_function = FUNCTION(
     "A handle that is not of a live stream cannot be detected, and crashes "
     "the process when\nit is used.");
 
-/* Returns the stream's owner if only this object keeps it alive, else NULL.
- * That is so if the object has the only reference to the stream and no call is
- * using the stream; such a call could add a reference while the GIL is
- * released.  Neither count grows while a collection runs, so the result does
- * not become wrong during it.  If a count falls, the collector keeps the owner
- * until the next collection. */
+/* Returns the stream's owner if only this object keeps the owner alive, else
+ * NULL.  That is so if the object has the only reference to the stream and no
+ * call is using the stream; such a call could add a reference while the GIL is
+ * released.  While a collection runs, neither the references nor the uses grow
+ * in number, so an owner that was returned once stays the right answer.  If
+ * they become fewer, the collector only keeps the owner longer: until the next
+ * collection. */
 static PyObject *
 sole_owner(PyObject *op)
 {

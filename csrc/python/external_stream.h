@@ -8,9 +8,10 @@
 
 /* Returns a new reference to a stream for the handle, or NULL with an
  * exception that names the function.  The stream keeps `owner` alive, which
- * may be NULL.  Its device is the one that the backend finds for the handle,
- * or `device` if the backend cannot tell.  If `strict` is true, raises
- * ValueError if the backend finds another device than `device`. */
+ * may be NULL; a default stream does not.  The stream's device is the one that
+ * the backend finds for the handle, or `device` if the backend cannot tell.
+ * If `strict` is true and the backend finds another device than `device`,
+ * raises ValueError. */
 struct ps_stream *
 stream_from_handle(const char *function, struct ps_device *device, bool strict,
                    ps_handle handle, PyObject *owner);

@@ -18,8 +18,9 @@ bool future_start(PyObject *future);
 void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
-/* future_set_source stores the value that ps_slice.source has, in the
- * timeline, in slices of waits for this Future; 0 if there is none. */
+/* The timeline shows for what a wait is.  future_set_source stores the value
+ * of ps_slice.source for slices of waits for this Future; 0 if there is
+ * none. */
 void future_set_source(PyObject *future, uint64_t source);
 uint64_t future_source(PyObject *future);
 

@@ -15,8 +15,8 @@
 #include "../core/device.h"
 #include "../core/runtime.h"
 
-/* The module's objects.  They belong to the process and are never freed, as
- * backends are not.  So a second import of the module finds the same types. */
+/* The module's objects.  Like backends, they belong to the process and are
+ * never freed.  So a second import of the module finds the same types. */
 extern struct module_state {
     PyTypeObject *device_type;
     PyTypeObject *stream_type;

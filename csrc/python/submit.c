@@ -519,8 +519,9 @@ has_closed(void)
 
 /* Run the schedule's work that leads to awaited Futures; see
  * futures_are_awaited.  If another thread is doing this already, only
- * increment queue.advances, so that it goes on.  If every thread did it, each
- * callable that a stream reaches meanwhile would need one more thread. */
+ * increment queue.advances, so that the other thread goes on.  If every thread
+ * did this work, no thread would be free to run the callables that streams
+ * reach meanwhile, and each of these would need one more thread. */
 static void
 advance_awaited(void)
 {

@@ -43,8 +43,8 @@ struct log {
  * otherwise another thread could stop the log meanwhile. */
 static struct log *current;
 static uintptr_t logs;
-/* The number of the current log, for callers without the GIL; 0 if there is
- * none. */
+/* The number of the latest log, for callers without the GIL; 0 before the
+ * first log.  It keeps its value when the log stops. */
 static atomic_uintptr_t current_number;
 
 /* The names of the kinds of rows: the kinds of slices, and NODE for nodes of

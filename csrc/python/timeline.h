@@ -10,8 +10,8 @@
 #include "module.h"
 #include "wait.h"
 
-/* Record a call that a trace point reports.  trace_timeline chooses the kinds
- * that are reported. */
+/* Record a call that a trace point of core reports.  trace_timeline chooses
+ * which kinds of calls are reported. */
 void timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
                     ps_handle first, ps_handle second);
 

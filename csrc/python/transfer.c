@@ -261,7 +261,8 @@ work_stream(struct span *span, struct ps_stream *given)
 }
 
 /* Run a copy on the stream `given` or, if that is NULL, on the current stream
- * of the leader's device.  `transfer` has the blocks that the copy uses. */
+ * of the leader's device.  `transfer` has the blocks to mark, and no stream
+ * yet. */
 static int
 copy_on(const char *method, struct span *leader, struct ps_stream *given,
         struct transfer transfer, struct span *to, struct span *from,

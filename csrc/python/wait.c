@@ -1,8 +1,8 @@
-/* Waits for work, for every method that blocks.  The GIL is released
- * meanwhile.  The main thread must run signal handlers during a wait.  If the
- * backend calls limit.is_over while it waits, they run in that call.  If it
- * does not, a wait with a timeout is split into slices of time, and signal
- * handlers run between the slices. */
+/* Waits for work, for every method that blocks, with the GIL released.  The
+ * main thread must run signal handlers during a wait.  If the backend calls
+ * limit.is_over while it waits, the handlers run in that call.  If it does
+ * not, a wait with a timeout is split into slices of time, and the handlers
+ * run between the slices; a wait without a timeout runs none. */
 #include "wait.h"
 
 #include <sys/syscall.h>
@@ -153,8 +153,8 @@ wait_natively(const struct work *work, int64_t timeout_ns)
 
 /* Sleep until a message arrives or `end` is reached, but at most for a time
  * that grows with the time since `start`.  A CPU core that has slept for long
- * takes a tenth of a millisecond to wake up.  To wake it up now and then
- * avoids that delay, and takes less than a hundredth of its time. */
+ * takes a tenth of a millisecond to wake up.  Short sleeps avoid that delay,
+ * and the wake-ups take less than a hundredth of the core's time. */
 static ps_status
 back_off(struct ps_mailbox *mailbox, int64_t start, int64_t now, int64_t end)
 {
