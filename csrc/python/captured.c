@@ -47,6 +47,9 @@ struct calls {
     struct captured *first;
     struct captured **tail;
     size_t count;
+    /* The number of calls of capture_job that may still add a template.  They
+     * may outlast the capture if another thread ends it. */
+    unsigned adding;
 };
 
 /* A list of the `struct calls` of the captures in progress. */
@@ -182,9 +185,10 @@ reached(void *argument, ps_handle gate, ps_status status)
 }
 
 /* Returns a new reference to the list of callables of the capture that
- * captures the stream; NULL with an exception. */
+ * captures the stream; NULL with an exception.  The graph cannot be launched
+ * until the caller has called end_adding. */
 static struct calls *
-calls_of(struct ps_stream *stream)
+begin_adding(struct ps_stream *stream)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
     uint64_t number = 0;
@@ -210,7 +214,9 @@ calls_of(struct ps_stream *stream)
                              calls->capturing != number)) {
         calls = calls->neighbour;
     }
-    calls_ref(calls);
+    if (calls != NULL) {
+        calls_ref(calls)->adding++;
+    }
     jobs_unlock();
     if (calls == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
@@ -222,40 +228,25 @@ calls_of(struct ps_stream *stream)
     return calls;
 }
 
+/* Add the template, unless it is NULL, and drop the reference to the list. */
 static void
-add(struct calls *calls, struct captured *captured)
+end_adding(struct calls *calls, struct captured *captured)
 {
-    struct captured *other;
     jobs_lock();
-    for (other = calls->first; other != NULL; other = other->next) {
-        if (other->stream == captured->stream &&
-            other->device == captured->device) {
-            break;
+    if (captured != NULL) {
+        struct captured *other = calls->first;
+        while (other != NULL && (other->stream != captured->stream ||
+                                 other->device != captured->device)) {
+            other = other->next;
         }
+        captured->row = other != NULL ? other->row : captured;
+        *calls->tail = captured;
+        calls->tail = &captured->next;
+        calls->count++;
     }
-    captured->row = other != NULL ? other->row : captured;
-    *calls->tail = captured;
-    calls->tail = &captured->next;
-    calls->count++;
+    calls->adding--;
     jobs_unlock();
-}
-
-/* Remove a template from the list.  It is the last one there, unless other
- * threads have added templates in the meantime. */
-static void
-discard(struct calls *calls, struct captured *captured)
-{
-    jobs_lock();
-    struct captured **link = &calls->first;
-    while (*link != captured) {
-        link = &(*link)->next;
-    }
-    *link = captured->next;
-    if (*link == NULL) {
-        calls->tail = link;
-    }
-    calls->count--;
-    jobs_unlock();
+    calls_unref(calls);
 }
 
 /* Give the Future of a captured callable an exception at once, since the
@@ -283,7 +274,6 @@ capture_job(struct job *job)
 {
     struct ps_stream *stream = job->stream;
     const struct ps_backend *backend = stream->device->runtime->backend;
-    struct captured *captured = NULL;
     ps_status status;
     /* This job itself never runs, because each launch makes jobs of its own.
      * So the race detector and the timeline must not expect it. */
@@ -292,13 +282,15 @@ capture_job(struct job *job)
         ps_slice_drop(job->slice);
         job->slice = NULL;
     }
-    struct calls *calls = calls_of(stream);
-    if (calls == NULL) {
-        goto failed;
-    }
-    captured = PyMem_Calloc(1, sizeof(*captured));
+    struct captured *captured = PyMem_Calloc(1, sizeof(*captured));
     if (captured == NULL) {
         PyErr_NoMemory();
+    }
+    if (captured == NULL || settle(job) < 0) {
+        goto failed;
+    }
+    struct calls *calls = begin_adding(stream);
+    if (calls == NULL) {
         goto failed;
     }
     captured->calls = calls;
@@ -306,26 +298,22 @@ capture_job(struct job *job)
     captured->device = stream->device;
     captured->stream = stream->identity;
     captured->tail = &captured->first;
-    if (settle(job) < 0) {
-        goto failed;
-    }
-    add(calls, captured);
     CALL_BACKEND(stream->device->runtime,
                  status =
                      backend->capture_gate(backend, stream->device->index,
                                            stream->handle, reached, captured));
     if (status == PS_SUCCESS) {
-        calls_unref(calls);
         job->stream = NULL;
         job->row = NULL;
+        end_adding(calls, captured);
+        /* Another thread may have dropped the graph, and freed the job. */
         stream_release(stream);
         return 0;
     }
+    end_adding(calls, NULL);
     raise_on_stream(stream, "Stream.submit", status);
-    discard(calls, captured);
 failed:
     PyMem_Free(captured);
-    calls_unref(calls);
     job_destroy(job);
     return -1;
 }
@@ -423,11 +411,11 @@ replay_create(struct calls *calls)
     struct captured *captured = NULL;
     if (calls != NULL) {
         jobs_lock();
-        /* While the capture is in progress, callables may be added, so the
-         * launch must be refused: UINT64_MAX is the capture number of no
-         * graph. */
-        number = calls->capturing == 0 ? calls->number : UINT64_MAX;
-        count = calls->capturing == 0 ? calls->count : 0;
+        /* While callables may still be added, the launch must be refused:
+         * UINT64_MAX is the capture number of no graph. */
+        bool complete = calls->capturing == 0 && calls->adding == 0;
+        number = complete ? calls->number : UINT64_MAX;
+        count = complete ? calls->count : 0;
         captured = calls->first;
         jobs_unlock();
     }

@@ -2,11 +2,13 @@
 and the next wait for the replay's stream raises what they raised."""
 
 import asyncio
+import contextlib
 import contextvars
 import ctypes
 import gc
 import sys
 import threading
+import time
 import weakref
 
 import pytest
@@ -604,6 +606,45 @@ def test_explained_while_replays_begin(backend, switch_often):
     over.set()
     looking.join(LONG)
     assert not looking.is_alive()
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize("end", ["reset", "replay"])
+def test_submitted_while_another_thread_ends_the_capture(
+    backend, stream, graph, buffer, end, switch_often
+):
+    """The callable is in the capture, or runs by itself, or is refused."""
+    side, over = backend.stream(), threading.Event()
+    refused = set()
+
+    def submit():
+        while not over.is_set():
+            try:
+                side.submit(int).result(LONG)
+            except RuntimeError as error:
+                refused.add(str(error).split(":")[0])
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    for _ in range(100):
+        with stream, contextlib.suppress(RuntimeError):
+            graph.capture_begin(capture_error_mode="relaxed")
+            buffer.fill_(2)
+            side.wait_stream(stream)
+            time.sleep(0.001)
+            if end == "replay":
+                stream.wait_stream(side)
+                graph.capture_end()
+                graph.replay()
+        with contextlib.suppress(RuntimeError):
+            graph.reset()
+        with contextlib.suppress(RuntimeError):
+            stream.synchronize()
+    over.set()
+    thread.join(LONG)
+    assert not thread.is_alive()
+    assert refused
+    assert side.submit(int).result(LONG) == 0
 
 
 @pytest.mark.unscheduled
