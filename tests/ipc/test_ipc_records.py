@@ -3,13 +3,15 @@ records."""
 
 import asyncio
 import os
+import time
 
 import pytest
 from captures import CAPTURED_EVENT, Capture, code
+from deadlines import LONG
 from peers import PeerError, hold_there, shared
 
 import pystreams
-from pystreams import _C
+from pystreams import _C, schedules
 from pystreams.cuda._graphs import Graph
 
 pytestmark = pytest.mark.unscheduled
@@ -52,6 +54,27 @@ def test_who_opened_it_may_record(backend, peer):
     event.synchronize()
     stream.synchronize()
     assert event.query() is True
+
+
+def test_a_record_that_is_done_during_a_schedule(engine, peer):
+    """Later records elsewhere are noticed after it."""
+    event, stream = shared(engine), engine.stream()
+    peer.open(event)
+    hold_there(peer)
+    with pytest.raises(TimeoutError):
+        event.synchronize(timeout=0.01)
+
+    def fn():
+        peer.do("gate.open()")
+        time.sleep(0.1)
+        engine.stream().synchronize()
+
+    schedules.explore(fn, strategy="early")
+    event.synchronize(LONG)
+    hold_there(peer)
+    event.wait(stream)
+    peer.do("gate.open()")
+    stream.synchronize(LONG)
 
 
 def test_done_is_not_remembered(backend, peer):

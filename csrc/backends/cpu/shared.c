@@ -267,7 +267,7 @@ poller_main(void *argument)
     struct epoll_event events[AT_A_TIME];
     unsigned forks = cpu_forks;
     cpu_lock(engine);
-    while (engine->phase == CPU_OPEN && cpu_forks == forks) {
+    while (engine->phase < CPU_STOPPING && cpu_forks == forks) {
         int epoll = engine->poller.epoll.number;
         cpu_unlock(engine);
         int count = epoll_wait(epoll, events, AT_A_TIME, -1);
