@@ -192,9 +192,9 @@ struct actor {
      * `clock`. */
     uint64_t learned;
     unsigned capture; /* the capture that it belongs to, or 0 */
-    /* Whether the host knew that all of its work was done when ps_races_moment
-     * was last called for it. */
-    bool was_known;
+    /* Whether the host knew that all of its work was done when it was last
+     * queried; NOT_QUERIED after a later operation or wait. */
+    enum knowledge { NOT_QUERIED, UNKNOWN, KNOWN } known;
     size_t entries; /* the number of entries that are kept for its accesses */
 };
 
@@ -975,6 +975,7 @@ begin_operation(const struct ps_actor_name *stream,
         return -1;
     }
     actor->number++;
+    actor->known = NOT_QUERIED;
     return index;
 }
 
@@ -1214,14 +1215,42 @@ ps_races_synchronize(const struct ps_moment *moment)
     }
 }
 
+/* Get the moment at which all work of the stream so far is done.  The caller
+ * releases now->clock.  Returns KNOWN if the host knows already that it has
+ * been reached.  If out of memory, returns NOT_QUERIED, and the moment is not
+ * complete. */
+static enum knowledge
+find_moment(int index, const struct ps_actor_name *stream,
+            const struct ps_moment *callable, struct ps_moment *now)
+{
+    *now = moment_now(index);
+    clock_ref(now->clock);
+    /* The moment of a default stream includes the blocking streams.  Join
+     * their clocks into a copy of the stream's clock, not into the clock
+     * itself, because a query of a default stream orders nothing. */
+    if (stream->stream == 0 && !join_serialized(index, &now->clock)) {
+        return NOT_QUERIED;
+    }
+    return is_known(now, callable) ? KNOWN : UNKNOWN;
+}
+
 void
 ps_races_synchronize_stream(const struct ps_actor_name *stream)
 {
-    if (enter()) {
+    struct ps_moment now, *callable;
+    if (enter_in(&callable)) {
         int index = actor_of(stream);
-        bool known = index >= 0 && actors[index].was_known;
+        enum knowledge known = index >= 0 ? actors[index].known : UNKNOWN;
+        /* While a schedule keeps notes, a wait begins without a query. */
+        if (known == NOT_QUERIED) {
+            known = find_moment(index, stream, callable, &now);
+            clock_unref(now.clock);
+        }
+        if (index >= 0) {
+            actors[index].known = NOT_QUERIED;
+        }
         unlock();
-        hooks->waited("synchronize", !known);
+        hooks->waited("synchronize", known != KNOWN);
     }
 }
 
@@ -1244,23 +1273,19 @@ ps_races_reached(const struct ps_moment *moment)
 }
 
 struct ps_moment *
-ps_races_moment(const struct ps_actor_name *stream)
+ps_races_moment(const struct ps_actor_name *stream, bool queried)
 {
-    struct ps_moment *moment = NULL, *callable;
+    struct ps_moment *moment = NULL, *callable, now;
     if (enter_in(&callable)) {
         int index = actor_of(stream);
         if (index >= 0) {
-            struct actor *actor = &actors[index];
-            struct ps_moment now = moment_now(index);
-            clock_ref(now.clock);
-            /* The moment of a default stream includes the blocking streams.
-             * Join their clocks into a copy of the stream's clock, not into
-             * the clock itself, because a query of a default stream orders
-             * nothing. */
-            bool whole =
-                stream->stream != 0 || join_serialized(index, &now.clock);
-            actor->was_known = whole && is_known(&now, callable);
-            moment = actor->was_known || !whole ? NULL : moment_create(now);
+            enum knowledge known = find_moment(index, stream, callable, &now);
+            if (known == UNKNOWN) {
+                moment = moment_create(now);
+            }
+            if (queried) {
+                actors[index].known = known;
+            }
             clock_unref(now.clock);
         }
         unlock();

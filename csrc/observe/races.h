@@ -128,8 +128,8 @@ void ps_races_waited(const struct ps_moment *moment);
 /* ps_races_synchronize: the host is about to wait for the moment.
  * ps_races_synchronize_stream: the host is about to wait for the stream, or
  * has found by a query that it need not wait.  This wait counts as useful,
- * unless the host knew that the stream's work was done when ps_races_moment
- * was last called for the stream, for example by that query. */
+ * unless the host knew already that the stream's work was done: before that
+ * query, or now if the stream's latest operation was not queried. */
 void ps_races_synchronize(const struct ps_moment *moment);
 void ps_races_synchronize_stream(const struct ps_actor_name *stream);
 
@@ -139,8 +139,10 @@ void ps_races_reached(const struct ps_moment *moment);
 
 /* Return the moment at which the present work of the stream, or of all streams
  * of the device, is done; NULL if out of memory.  ps_races_moment also returns
- * NULL if the host knows already that the moment has been reached. */
-struct ps_moment *ps_races_moment(const struct ps_actor_name *stream);
+ * NULL if the host knows already that the moment has been reached.  queried:
+ * whether the host is about to query the stream. */
+struct ps_moment *
+ps_races_moment(const struct ps_actor_name *stream, bool queried);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
 void ps_moment_unref(struct ps_moment *moment);
 

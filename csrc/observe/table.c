@@ -107,7 +107,7 @@ static ps_status
 stream_query(const struct ps_backend *backend, int device, ps_handle stream)
 {
     struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
-    struct ps_moment *moment = ps_races_moment(&name);
+    struct ps_moment *moment = ps_races_moment(&name, true);
     return learned(PS_PASS(backend, stream_query, device, stream), moment);
 }
 
@@ -116,7 +116,7 @@ stream_synchronize(const struct ps_backend *backend, int device,
                    ps_handle stream, const struct ps_limit *limit)
 {
     struct ps_actor_name name = ps_actor_in_order(backend, device, stream);
-    struct ps_moment *moment = ps_races_moment(&name);
+    struct ps_moment *moment = ps_races_moment(&name, false);
     return learned(PS_PASS(backend, stream_synchronize, device, stream, limit),
                    moment);
 }

@@ -9,7 +9,7 @@ from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
-from pystreams import races
+from pystreams import races, schedules
 from pystreams.cuda._graphs import Graph
 
 SIZE = 64
@@ -47,6 +47,26 @@ BY_STREAMS = {"wait_stream", "wait_event", "Event.wait"}
 
 def listed(found):
     return [(wait.name, wait.count) for wait in found]
+
+
+def test_waits_under_all_schedules(engine):
+    seen = []
+
+    def fn():
+        two = Two(engine)
+        with races.redundant() as found:
+            two.work()
+            two.a.synchronize()  # needed
+            two.a.synchronize()
+            two.work()
+            two.a.synchronize()  # needed
+        first = fn.__code__.co_firstlineno
+        seen.append([wait.line - first for wait in found])
+
+    fn()
+    schedules.explore(fn, strategy="all")
+    assert len(seen) > 1
+    assert all(lines == [5] for lines in seen), seen
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
