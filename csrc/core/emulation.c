@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "lock.h"
+#include "notify.h"
 #include "runtime.h"
 #include "stream.h"
 #include "thread_stream.h"
@@ -65,14 +66,26 @@ drain_device(struct ps_device *device)
     }
 }
 
-/* Returns whether core has no object of the device. */
+/* Returns whether core has no object of the device, apart from its default
+ * streams. */
 static bool
 is_clean(struct ps_device *device)
 {
+    bool notifying = ps_device_is_notifying(device);
     PS_HOLD(&device->mutex);
     return LIST_EMPTY(&device->streams) && device->deferred == NULL &&
-           device->side == NULL && device->notifications == NULL &&
-           device->partitioned == 0 && device->memory.blocks.current == 0;
+           device->side == NULL && !notifying && device->partitioned == 0 &&
+           device->memory.blocks.current == 0;
+}
+
+/* Make a device that is_clean as it was at first.  Threads of earlier programs
+ * may still use its default streams, so these remain as they are. */
+static void
+reset_device(struct ps_device *device)
+{
+    ps_device_take_failure(device);
+    ps_memory_stats_reset_peak(device);
+    ps_memory_stats_reset_totals(device);
 }
 
 static bool
@@ -99,6 +112,9 @@ ps_emulation_create(const struct ps_backend *backend,
         atomic_init(&runtime->hidden, true);
         atomic_init(&runtime->entered, true);
         ps_memory_pool_init(&runtime->memory);
+        for (int i = 0; i < PS_EMULATED_DEVICES; i++) {
+            ps_device_init(&devices[i], runtime, i, ps_generation());
+        }
         status = ps_runtime_add(runtime);
     }
     if (status != PS_SUCCESS) {
@@ -123,7 +139,15 @@ ps_emulation_reuse(struct ps_runtime *runtime)
         drain_device(&runtime->devices[i]);
         clean = is_clean(&runtime->devices[i]);
     }
-    if (!clean) {
+    for (int i = 0; i < runtime->room && clean; i++) {
+        reset_device(&runtime->devices[i]);
+    }
+    if (clean) {
+        ps_pinned_stats_reset_peak(runtime);
+        ps_pinned_stats_reset_totals(runtime);
+        atomic_store(&runtime->used, 0);
+    }
+    else {
         atomic_store(&runtime->entered, false);
     }
     return clean;
@@ -133,11 +157,6 @@ void
 ps_emulation_show(struct ps_runtime *runtime, int devices,
                   struct ps_runtime *previous)
 {
-    ps_memory_pool_init(&runtime->memory);
-    for (int i = 0; i < runtime->room; i++) {
-        ps_device_init(&runtime->devices[i], runtime, i, ps_generation());
-    }
-    atomic_store(&runtime->used, 0);
     atomic_store(&runtime->device_count, devices);
     if (previous != NULL) {
         atomic_store(&previous->hidden, true);

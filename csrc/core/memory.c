@@ -115,7 +115,7 @@ drop_block(struct ps_block *block)
     return status;
 }
 
-/* Get the device's side stream, as a borrowed reference.  The side stream is
+/* Get the device's side stream, as a new reference.  The side stream is
  * never captured.  Memory for captured work is allocated on it, and memory of
  * threads that have ended is freed on it.  May block. */
 static ps_status
@@ -125,7 +125,7 @@ side_stream(struct ps_device *device, struct ps_stream **result)
     ps_handle handle;
 
     pthread_mutex_lock(&device->mutex);
-    *result = device->side;
+    *result = device->side != NULL ? ps_stream_ref(device->side) : NULL;
     pthread_mutex_unlock(&device->mutex);
     if (*result != NULL) {
         return PS_SUCCESS;
@@ -140,7 +140,7 @@ side_stream(struct ps_device *device, struct ps_stream **result)
         if (device->side == NULL) {
             device->side = made;
         }
-        *result = device->side;
+        *result = ps_stream_ref(device->side);
         pthread_mutex_unlock(&device->mutex);
         if (*result == made) {
             return PS_SUCCESS;
@@ -175,13 +175,17 @@ free_native(struct ps_block *block)
         pthread_mutex_unlock(&pool->mutex);
         return PS_CALL(device, pinned_free, block->data);
     }
-    struct ps_stream *stream = block->stream;
-    ps_status status = ps_stream_is_remote(stream)
-                           ? side_stream(device, &stream)
-                           : PS_SUCCESS;
-    return status != PS_SUCCESS
-               ? status
-               : PS_CALL(device, memory_free, stream->handle, block->data);
+    if (!ps_stream_is_remote(block->stream)) {
+        return PS_CALL(device, memory_free, block->stream->handle,
+                       block->data);
+    }
+    struct ps_stream *side;
+    ps_status status = side_stream(device, &side);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    status = PS_CALL(device, memory_free, side->handle, block->data);
+    return ps_first_failure(status, ps_stream_unref(side));
 }
 
 static ps_status
@@ -643,14 +647,16 @@ ps_block_create(struct ps_stream *stream, size_t nbytes,
     bool captured = ps_stream_in_capture(stream);
     ps_status status = PS_SUCCESS;
     if (captured) {
-        status = side_stream(device, &stream);
+        status = side_stream(device, &block->stream);
+    }
+    else {
+        block->stream = ps_stream_ref(stream);
     }
     if (status == PS_SUCCESS) {
-        block->stream = ps_stream_ref(stream);
         status = allocate(block, nbytes, limit);
     }
     if (status == PS_SUCCESS && captured) {
-        status = wait_for_side(stream);
+        status = wait_for_side(block->stream);
     }
     if (status != PS_SUCCESS) {
         ps_runtime_note_failure(device->runtime, free_block(block));

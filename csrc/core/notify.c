@@ -171,6 +171,13 @@ ps_device_take_failure(struct ps_device *device)
     return status;
 }
 
+bool
+ps_device_is_notifying(struct ps_device *device)
+{
+    PS_HOLD(&devices_mutex);
+    return device->notifying;
+}
+
 void
 ps_notify_reset_in_child(void)
 {

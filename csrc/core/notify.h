@@ -43,6 +43,10 @@ ps_status ps_device_notify(struct ps_device *device,
  * cancelled.  Returns PS_SUCCESS if there is none. */
 ps_status ps_device_take_failure(struct ps_device *device);
 
+/* Returns whether a thread waits for the device, because a notification is
+ * pending or was cancelled. */
+bool ps_device_is_notifying(struct ps_device *device);
+
 /* Cancel the notification, as the member notify_cancel does, with the same
  * statuses.  Never blocks. */
 ps_status ps_notify_cancel(struct ps_registration *registration);

@@ -430,7 +430,10 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
     stamps->end = captured ? 0 : record_event(device, stamps->stream);
     bool recorded = stamps->end != 0;
     if (recorded) {
-        times->begin = times->end = 0;
+        /* Another thread may be reading the times of a slice that was
+         * published. */
+        __atomic_store_n(&times->begin, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&times->end, 0, __ATOMIC_RELAXED);
         stamps->times = times;
         pthread_mutex_lock(&mutex);
         TAILQ_INSERT_TAIL(&device->pending, stamps, neighbours);

@@ -1494,14 +1494,16 @@ ps_timeline_resolve(struct ps_timeline *timeline)
     for (uint64_t i = 0; reached != NULL && i < timeline->count; i++) {
         struct ps_slice *slice = slice_at(timeline, timeline->first + i);
         uint8_t kind = kind_of(slice);
-        slice->row = PS_NO_ROW;
-        if (kind != PS_SLICE_NONE && time_of(&slice->queued) == 0) {
-            continue;
+        bool is_published =
+            kind == PS_SLICE_NONE || time_of(&slice->queued) != 0;
+        if (is_published) {
+            resolve(timeline, reached, timeline->first + i, inexact);
         }
-        resolve(timeline, reached, timeline->first + i, inexact);
-        if (kind != PS_SLICE_NONE && kind != PS_SLICE_SPAN_END) {
-            slice->row = row++;
-        }
+        bool has_row =
+            is_published && kind != PS_SLICE_NONE && kind != PS_SLICE_SPAN_END;
+        /* Another thread may be reading the rows of an earlier call. */
+        __atomic_store_n(&slice->row, has_row ? row++ : PS_NO_ROW,
+                         __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&mutex);
     free(reached);

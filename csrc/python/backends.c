@@ -133,6 +133,8 @@ capsule_pointer(const char *argument, PyObject *capsule, const char *name)
 void
 install_tables(void)
 {
+    /* A table is made at its first use, by one thread only. */
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
     for (int i = 0; i < ps_runtime_count(); i++) {
         struct ps_runtime *runtime = ps_runtime_at(i);
         const struct ps_backend *table = runtime->registered;
@@ -148,6 +150,7 @@ install_tables(void)
         }
         runtime->backend = table;
     }
+    Py_END_CRITICAL_SECTION();
 }
 
 static PyObject *

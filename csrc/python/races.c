@@ -282,7 +282,7 @@ moment_of_work(const struct work *work)
     }
     if (work->stream != NULL) {
         struct ps_actor_name name = actor_name(work->stream);
-        return ps_races_moment(&name);
+        return ps_races_moment(&name, false);
     }
     return work->event != NULL
                ? ps_races_recorded(work->event->runtime->index,
@@ -633,7 +633,7 @@ races_ignore(PyObject *Py_UNUSED(module), PyObject *on)
 }
 
 /* The exit status if the program has continued after a race; else 0. */
-static int exit_status;
+static atomic_int exit_status;
 
 static void
 end_program(void)
@@ -650,11 +650,11 @@ set_exit_status(PyObject *Py_UNUSED(module), PyObject *argument)
     if (status == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    static bool registered;
-    if (!registered && Py_AtExit(end_program) < 0) {
+    static atomic_bool registered;
+    if (!atomic_exchange(&registered, true) && Py_AtExit(end_program) < 0) {
+        atomic_store(&registered, false);
         return PyErr_NoMemory();
     }
-    registered = true;
     exit_status = (int)status;
     Py_RETURN_NONE;
 }

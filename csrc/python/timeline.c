@@ -41,7 +41,7 @@ struct log {
 /* The log that records now, or NULL.  Read this variable, and add to the log's
  * lists, only within a critical section of variables_owner(), because
  * otherwise another thread could stop the log meanwhile. */
-static struct log *current;
+static struct log *_Atomic current;
 static uintptr_t logs;
 /* The number of the latest log, for callers without the GIL; 0 before the
  * first log.  It keeps its value when the log stops. */
@@ -235,16 +235,22 @@ stream_seen(const struct ps_actor_name *stream, uint32_t index)
     PyGILState_Release(gil);
 }
 
+static bool
+is_virtual(void)
+{
+    return ps_cpu_schedules.is_on();
+}
+
 static const struct ps_timeline_hooks *
 get_hooks(void)
 {
-    static struct ps_timeline_hooks hooks = {
+    static const struct ps_timeline_hooks hooks = {
         .is_internal = is_internal,
         .origin = origin,
         .known_thread = known_thread,
         .stream = stream_seen,
+        .is_virtual = is_virtual,
     };
-    hooks.is_virtual = ps_cpu_schedules.is_on;
     return &hooks;
 }
 
@@ -773,6 +779,12 @@ time_object(int64_t time, int64_t origin)
     return time > 0 ? PyLong_FromLongLong(time - origin) : Py_NewRef(Py_None);
 }
 
+static uint32_t
+row_number(const struct ps_slice *slice)
+{
+    return __atomic_load_n(&slice->row, __ATOMIC_RELAXED);
+}
+
 static PyObject *
 row_of(const struct log *log, const struct ps_slice *slice, int kind,
        int64_t origin, uint32_t first)
@@ -796,6 +808,7 @@ row_of(const struct log *log, const struct ps_slice *slice, int kind,
         function = PyTuple_GET_ITEM(place, 2);
     }
     const struct ps_slice *source = ps_timeline_source(log->timeline, slice);
+    uint32_t source_row = source != NULL ? row_number(source) : PS_NO_ROW;
     uint64_t nbytes = __atomic_load_n(&slice->nbytes, __ATOMIC_RELAXED);
     int64_t end = __atomic_load_n(&slice->times.end, __ATOMIC_ACQUIRE);
     int64_t begin = __atomic_load_n(&slice->times.begin, __ATOMIC_ACQUIRE);
@@ -810,8 +823,8 @@ row_of(const struct log *log, const struct ps_slice *slice, int kind,
         time_object(begin, origin), time_object(end, origin),
         has_domain(slice) ? 0 : (unsigned long long)nbytes, file, line,
         function,
-        source != NULL && source->row >= first
-            ? PyLong_FromUnsignedLong(source->row - first)
+        source_row != PS_NO_ROW && source_row >= first
+            ? PyLong_FromUnsignedLong(source_row - first)
             : Py_NewRef(Py_None),
         slice_domain(log, slice));
     Py_DECREF(stream);
@@ -838,11 +851,11 @@ timeline_rows(PyObject *Py_UNUSED(module), PyObject *args)
     last = last < end ? last : end;
     uint32_t least = PS_NO_ROW;
     for (; least == PS_NO_ROW && base < last; base++) {
-        least = ps_timeline_slice(log->timeline, base)->row;
+        least = row_number(ps_timeline_slice(log->timeline, base));
     }
     for (unsigned long long i = first; i < last && rows != NULL; i++) {
         const struct ps_slice *slice = ps_timeline_slice(log->timeline, i);
-        if (slice->row == PS_NO_ROW) {
+        if (row_number(slice) == PS_NO_ROW) {
             continue;
         }
         rows = list_with(rows,

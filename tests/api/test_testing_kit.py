@@ -184,6 +184,39 @@ def test_used_again_while_threads_give_streams_back(switch_often):
 
 
 @pytest.mark.unscheduled
+def test_used_again_after_a_notification_of_a_device():
+    """For ThreadSanitizer: the thread that waited for the device may still
+    run."""
+    for _ in range(100):
+        with emulated_cuda(1):
+            waiter = _C.Waiter()
+            waiter.register(pystreams.device("cuda:0"), 1)
+            waiter.wait(LONG)
+
+
+@pytest.mark.unscheduled
+def test_used_again_while_a_thread_uses_its_default_stream(switch_often):
+    """For ThreadSanitizer: a default stream outlives its emulation."""
+    with emulated_cuda(1):
+        stream = cuda.default_stream()
+    over = threading.Event()
+
+    def use():
+        while not over.is_set():
+            stream.synchronize()
+            assert stream.query()
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    for _ in range(100):
+        with emulated_cuda(1):
+            pass
+    over.set()
+    thread.join(LONG)
+    assert not thread.is_alive()
+
+
+@pytest.mark.unscheduled
 def test_objects_outlive_their_emulation():
     with emulated_cuda(2, "1MiB"):
         stream = cuda.Stream(1)

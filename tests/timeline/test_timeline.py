@@ -555,6 +555,42 @@ def test_reading_while_it_records(two):
             assert str(t) and repr(t)
 
 
+def test_reading_on_several_threads(two):
+    with timeline.record() as t:
+        for _ in range(300):
+            with timeline.span("alone"):
+                pass
+
+    def read(_):
+        for _ in range(20):
+            assert len(t.rows) == 300
+
+    together(read, 3)
+
+
+@pytest.mark.parametrize("by_events", [False, True])
+def test_reading_while_threads_record(two, monkeypatch, by_events):
+    monkeypatch.setattr(timeline, "_by_events", by_events)
+    over = threading.Event()
+
+    def work(number):
+        if number > 0:
+            while not over.is_set():
+                assert t.duration >= 0
+                assert t.rows is not None
+            return
+        try:
+            for _ in range(100):
+                with timeline.span("on a stream", two.a):
+                    two.b.wait_stream(two.a)
+        finally:
+            over.set()
+
+    with timeline.record() as t:
+        together(work, 3)
+    assert len(of_kind(t, "span")) == 100
+
+
 def test_threads(two):
     """Each has its name, even after it has ended."""
     with timeline.record() as t:

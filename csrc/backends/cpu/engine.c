@@ -232,7 +232,11 @@ devices_begin_locked(struct cpu_engine *engine)
 {
     for (int i = 0; i < engine->device_count; i++) {
         struct cpu_device *device = &engine->devices[i];
-        *device = (struct cpu_device){.threshold = UINT64_MAX};
+        /* Threads may read `known` without the lock. */
+        atomic_store(&device->known, CPU_UNKNOWN);
+        memset(&device->default_stream, 0,
+               sizeof(*device) - offsetof(struct cpu_device, default_stream));
+        device->threshold = UINT64_MAX;
         cpu_stream_init_locked(&device->default_stream, engine, i, 0);
         device->default_stream.known = &device->known;
     }
@@ -387,11 +391,12 @@ fork_child(void)
 static bool
 add_locked(struct cpu_engine *engine)
 {
+    pthread_key_t key;
     engine->number = engines != NULL ? engines->number + 1 : 0;
-    if (engine->number == CPU_ENGINES ||
-        pthread_key_create(&engine->current_key, NULL) != 0) {
+    if (engine->number == CPU_ENGINES || pthread_key_create(&key, NULL) != 0) {
         return false;
     }
+    engine->current_key = key;
     if (!cpu_thread_streams_init(engine)) {
         pthread_key_delete(engine->current_key);
         return false;

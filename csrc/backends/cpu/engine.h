@@ -718,8 +718,8 @@ enum cpu_phase {
 };
 
 struct cpu_device {
-    struct cpu_stream default_stream;
     _Atomic int64_t known; /* of the default stream; as cpu_slot.known */
+    struct cpu_stream default_stream;
     LIST_HEAD(, cpu_stream) streams; /* all streams, the newest first */
     LIST_HEAD(, cpu_stream) blocking;
     /* The first failure of a freed stream that no call has returned. */
@@ -856,7 +856,7 @@ struct cpu_engine {
     unsigned number; /* constant; the engine's index, below CPU_ENGINES */
     /* The key of a thread's current device; changed only while the engine is
      * unused. */
-    pthread_key_t current_key;
+    _Atomic pthread_key_t current_key;
     pthread_key_t thread_key; /* constant; the key of a thread's cpu_thread */
     const struct cpu_clock *_Atomic clock; /* also read without the lock */
     const struct cpu_driver *driver;       /* constant */
@@ -904,7 +904,7 @@ struct cpu_engine {
 
     /* The memory of each emulated device in bytes; 0 if the devices use the
      * host's memory.  Changed only while the engine is unused. */
-    uint64_t memory;
+    _Atomic uint64_t memory;
     /* A tree of the memory blocks of emulated devices, by address. */
     void *ranges;
     void *pinned; /* a tree of pinned ranges, by address */

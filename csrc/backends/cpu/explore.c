@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The engines, by number; they are never freed. */
-static struct cpu_engine *engines[CPU_ENGINES + 1];
+static struct cpu_engine *engines[CPU_ENGINES];
 static atomic_int engine_count;
 static atomic_bool explored, noted;
 static atomic_uint ended; /* the number of callables that have ended */
@@ -17,9 +17,11 @@ _Static_assert(sizeof(((struct ps_sleep *)0)->blocked) ==
                    CPU_ENGINES * sizeof(struct ps_blocked),
                "one for each engine");
 
-#define EACH_ENGINE(engine)                                     \
-    for (struct cpu_engine **next_ = engines, *engine = *next_; \
-         next_ < engines + atomic_load(&engine_count); engine = *++next_)
+#define EACH_ENGINE(engine)                              \
+    for (struct cpu_engine * engine, **next_ = engines;  \
+         next_ < engines + atomic_load(&engine_count) && \
+         (engine = *next_, true);                        \
+         next_++)
 
 void
 cpu_explore_add(struct cpu_engine *engine)
