@@ -38,52 +38,23 @@ wait_for_room(struct ps_stream *stream)
 
 void
 note_captured_wait(struct ps_stream *stream, struct ps_device *device,
-                   ps_handle source, ps_status status)
+                   ps_handle source)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
-    uint64_t number = 0, other = 0;
-    if (backend->stream_capture == NULL || status == PS_RAISED) {
+    uint64_t number = 0;
+    if (backend->stream_capture == NULL) {
         return;
     }
     struct saved_exception saved = exception_save();
-    /* A driver must not be called with the handle of a destroyed stream.  The
-     * stream on which an event was recorded may have been destroyed, so look
-     * for it first. */
-    struct ps_stream *alive =
-        source != 0 ? ps_stream_find(device, source) : NULL;
-    if (alive != NULL && ps_stream_is_remote(alive)) {
-        stream_release(alive);
-        alive = NULL;
-    }
-    CALL_BACKEND(stream->device->runtime, {
-        backend->stream_capture(backend, stream->device->index, stream->handle,
-                                &number);
-        if (alive != NULL) {
-            backend->stream_capture(backend, device->index, alive->handle,
-                                    &other);
-        }
-    });
-    stream_release(alive);
-    /* A failed wait invalidates the capture of one of the two streams, and
-     * then the driver no longer returns that capture's number.  So use the
-     * number of the other stream's capture. */
-    number = number != 0 ? number : other;
-    bool unknown =
-        status != PS_SUCCESS && backend->capture_mode_exchange != NULL;
-    if (number != 0 || unknown) {
-        char names[2][64];
-        snprintf(names[0], sizeof(names[0]), "%s:%d", backend->name,
-                 stream->device->index);
-        snprintf(names[1], sizeof(names[1]), "%s:%d", backend->name,
-                 device->index);
-        drop_result(import_call(
-            "pystreams.cuda._captures", "waited", "((iK)(sKz)(sKN)s)",
-            backend->device_type, (unsigned long long)number, names[0],
-            (unsigned long long)stream->identity, ps_stream_name(stream),
-            names[1], (unsigned long long)source,
-            stream_name_at(device, source),
-            status != PS_SUCCESS ? backend->status_text(backend, status)
-                                 : ""));
+    CALL_BACKEND(stream->device->runtime,
+                 backend->stream_capture(backend, stream->device->index,
+                                         stream->handle, &number));
+    if (number != 0) {
+        drop_result(
+            import_call("pystreams.cuda._captures", "waited", "((iK)NN)",
+                        backend->device_type, (unsigned long long)number,
+                        captured_stream(stream->device, stream->identity),
+                        captured_stream(device, source)));
         report_unless_no_memory();
     }
     exception_restore(saved);
@@ -113,8 +84,12 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
     } while (status == PS_ERROR_QUEUE_FULL &&
              (status = wait_for_room(stream)) == PS_SUCCESS &&
              (status = wait_for_room(other)) == PS_SUCCESS);
-    note_wait(stream, other->device, other->identity, status);
-    return zero_or_raise_on(stream, "Stream.wait_stream", status);
+    if (status != PS_SUCCESS) {
+        return raise_wait(stream, "Stream.wait_stream", other->device,
+                          other->identity, status);
+    }
+    note_wait(stream, other->device, other->identity);
+    return 0;
 }
 
 int

@@ -35,20 +35,19 @@ ps_status wait_for_room(struct ps_stream *stream);
     } while (has_room_again(stream, &status))
 
 /* Store that `stream` was made to wait for the stream of `device` with the
- * identity `source`, or that this failed with `status`.  If the wait makes a
- * capture fail later, the error message mentions it. */
+ * identity `source`.  If the wait makes a capture fail later, the error
+ * message mentions it. */
 __attribute__((cold)) void
 note_captured_wait(struct ps_stream *stream, struct ps_device *device,
-                   ps_handle source, ps_status status);
+                   ps_handle source);
 
 /* As note_captured_wait, but costs only one load while no capture is in
  * progress. */
 static inline void
-note_wait(struct ps_stream *stream, struct ps_device *device, ps_handle source,
-          ps_status status)
+note_wait(struct ps_stream *stream, struct ps_device *device, ps_handle source)
 {
     if (atomic_load_explicit(&ps_captures, memory_order_relaxed) != 0) {
-        note_captured_wait(stream, device, source, status);
+        note_captured_wait(stream, device, source);
     }
 }
 

@@ -7,6 +7,7 @@
 #include "../core/capture.h"
 
 #include "schedules.h"
+#include "stream.h"
 
 __attribute__((cold)) int
 refuse(PyObject *type, const char *format, ...)
@@ -161,12 +162,26 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
     Py_DECREF(exception);
 }
 
-/* Returns whether the status is one with which a device refuses a call during
- * a capture and may invalidate that capture. */
+/* The stream that a failed wait was for. */
+struct awaited {
+    struct ps_device *device; /* NULL if the stream is not known */
+    ps_handle source;
+};
+
+/* Returns whether pystreams.cuda._captures is told of a call that failed with
+ * this status while work was being captured: whether the call may have
+ * invalidated a capture, or failed because one is invalid.  A wait that failed
+ * for any other reason may have, too, since a capture then lacks a join.
+ * stream: the stream of the call, or NULL.  awaited: NULL unless the call is a
+ * wait. */
 static bool
-may_invalidate(ps_status status)
+concerns_captures(ps_status status, struct ps_stream *stream,
+                  const struct awaited *awaited)
 {
     switch (status) {
+    case PS_ERROR_CAPTURE_INVALIDATED:
+        /* The streams tell which capture it is. */
+        return stream != NULL;
     case PS_ERROR_CAPTURE_UNSUPPORTED:
     case PS_ERROR_CAPTURE_MERGE:
     case PS_ERROR_CAPTURE_ISOLATION:
@@ -174,7 +189,7 @@ may_invalidate(ps_status status)
     case PS_ERROR_CAPTURED_EVENT:
         return true;
     default:
-        return false;
+        return awaited != NULL;
     }
 }
 
@@ -195,25 +210,35 @@ report_unless_no_memory(void)
     }
 }
 
+PyObject *
+captured_stream(struct ps_device *device, ps_handle identity)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%s:%d", device->runtime->backend->name,
+             device->index);
+    return Py_BuildValue("(sKN)", name, (unsigned long long)identity,
+                         stream_name_at(device, identity));
+}
+
 /* Append to the pending exception's message why a device has refused a call
- * during a capture.  `stream` is the stream of the call, or NULL. */
+ * during a capture.  stream, awaited: as in concerns_captures. */
 static void
 explain_refusal(struct ps_runtime *runtime, struct ps_stream *stream,
-                const char *operation, ps_status status)
+                const struct awaited *awaited, const char *operation,
+                ps_status status)
 {
     const struct ps_backend *backend = runtime->backend;
-    const char *text = backend->status_text(backend, status);
-    if (stream == NULL) {
-        explain_capture("refused", "(issi)", backend->device_type, operation,
-                        text, status);
-        return;
-    }
-    char name[64];
-    snprintf(name, sizeof(name), "%s:%d", backend->name,
-             stream->device->index);
-    explain_capture("refused", "(issi(sKz))", backend->device_type, operation,
-                    text, status, name, (unsigned long long)stream->handle,
-                    ps_stream_name(stream));
+    struct saved_exception saved = exception_save();
+    PyObject *own = stream != NULL
+                        ? captured_stream(stream->device, stream->identity)
+                        : Py_NewRef(Py_None);
+    PyObject *source = awaited != NULL && awaited->device != NULL
+                           ? captured_stream(awaited->device, awaited->source)
+                           : Py_NewRef(Py_None);
+    exception_restore(saved);
+    explain_capture("refused", "(issiNN)", backend->device_type, operation,
+                    backend->status_text(backend, status), status, own,
+                    source);
 }
 
 void
@@ -252,11 +277,12 @@ exception_add(PyObject *text)
     exception_restore(saved);
 }
 
-/* As raise_status if the stream is NULL, else as raise_on_stream.  It is cold,
- * so that the compiler does not inline it into callers. */
+/* As raise_status if the stream is NULL, as raise_on_stream if awaited is
+ * NULL, else as raise_wait.  It is cold, so that the compiler does not inline
+ * it into callers. */
 static __attribute__((cold)) PyObject *
 raise_of(struct ps_runtime *runtime, struct ps_stream *stream,
-         const char *call, ps_status status)
+         const struct awaited *awaited, const char *call, ps_status status)
 {
     struct named_operation named;
     const char *operation =
@@ -281,16 +307,14 @@ raise_of(struct ps_runtime *runtime, struct ps_stream *stream,
                      "work of this process alone",
                      operation);
         break;
-    case PS_ERROR_OUT_OF_MEMORY:
-        raise_device_error(module_state.out_of_memory_error, runtime,
-                           operation, status);
-        break;
     default:
-        raise_device_error(module_state.accelerator_error, runtime, operation,
-                           status);
-        if (may_invalidate(status) &&
+        raise_device_error(status == PS_ERROR_OUT_OF_MEMORY
+                               ? module_state.out_of_memory_error
+                               : module_state.accelerator_error,
+                           runtime, operation, status);
+        if (concerns_captures(status, stream, awaited) &&
             atomic_load_explicit(&ps_captures, memory_order_relaxed) != 0) {
-            explain_refusal(runtime, stream, call, status);
+            explain_refusal(runtime, stream, awaited, call, status);
         }
     }
     return NULL;
@@ -300,7 +324,7 @@ PyObject *
 raise_status(struct ps_runtime *runtime, const char *operation,
              ps_status status)
 {
-    return raise_of(runtime, NULL, operation, status);
+    return raise_of(runtime, NULL, NULL, operation, status);
 }
 
 const char *
@@ -326,7 +350,16 @@ PyObject *
 raise_on_stream(struct ps_stream *stream, const char *operation,
                 ps_status status)
 {
-    return raise_of(stream->device->runtime, stream, operation, status);
+    return raise_of(stream->device->runtime, stream, NULL, operation, status);
+}
+
+int
+raise_wait(struct ps_stream *stream, const char *operation,
+           struct ps_device *device, ps_handle source, ps_status status)
+{
+    const struct awaited awaited = {device, source};
+    raise_of(stream->device->runtime, stream, &awaited, operation, status);
+    return -1;
 }
 
 PyObject *

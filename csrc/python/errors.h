@@ -37,6 +37,13 @@ operation_on_stream(struct ps_stream *stream, const char *operation,
 PyObject *raise_on_stream(struct ps_stream *stream, const char *operation,
                           ps_status status);
 
+/* As raise_on_stream, for a wait of the stream for the one of `device` with
+ * the identity `source`.  device: NULL if that stream is not known.  If the
+ * wait fails because of a capture, the message includes both streams.  Always
+ * returns -1. */
+int raise_wait(struct ps_stream *stream, const char *operation,
+               struct ps_device *device, ps_handle source, ps_status status);
+
 /* Returns True for PS_SUCCESS, False for PS_ERROR_NOT_READY, else NULL with an
  * exception.  Before it returns False, it lets other threads take the GIL: a
  * caller that polls in a loop may be waiting for what these threads do. */
@@ -147,6 +154,10 @@ exception_restore(struct saved_exception saved)
  * Does nothing if the text is NULL or no exception is pending.  Takes over the
  * reference to the text. */
 void exception_add(PyObject *text);
+
+/* Returns what pystreams.cuda._captures calls a _Stream, for the device's
+ * stream with this identity; NULL with an exception. */
+PyObject *captured_stream(struct ps_device *device, ps_handle identity);
 
 /* Append the text that a function of pystreams.cuda._captures returns to the
  * message of the pending exception.  If memory runs out, appends nothing.

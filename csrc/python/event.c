@@ -266,12 +266,24 @@ event_record_on(struct ps_event *event, struct ps_stream *stream)
     return status == PS_SUCCESS ? 0 : raise_record(event, stream, status);
 }
 
+__attribute__((cold)) static int
+raise_event_wait(struct ps_event *event, struct ps_stream *stream,
+                 const char *operation, ps_status status)
+{
+    ps_handle source = atomic_load(&event->source);
+    bool known = source != (ps_handle)event;
+    return raise_wait(stream, operation_on(event, operation),
+                      known ? atomic_load(&event->device) : NULL, source,
+                      status);
+}
+
 int
-event_wait_on(struct ps_event *event, struct ps_stream *stream)
+event_wait_on(struct ps_event *event, struct ps_stream *stream,
+              const char *operation)
 {
     ps_status status;
     if (event->runtime != stream->device->runtime) {
-        return raise_types("Event.wait", event, stream, "blocking");
+        return raise_types(operation, event, stream, "blocking");
     }
     status = ps_stream_wait_known(stream, event);
     if (status == PS_ERROR_NOT_KNOWN &&
@@ -283,14 +295,14 @@ event_wait_on(struct ps_event *event, struct ps_stream *stream)
     }
     else if (status == PS_ERROR_NOT_KNOWN) {
         ENQUEUE(status, stream, ps_stream_wait_pending(stream, event));
-        note_wait(stream, atomic_load(&event->device),
-                  atomic_load(&event->source), status);
+        if (status == PS_SUCCESS) {
+            note_wait(stream, atomic_load(&event->device),
+                      atomic_load(&event->source));
+        }
     }
-    if (status != PS_SUCCESS) {
-        return zero_or_raise_on(stream, operation_on(event, "Event.wait"),
-                                status);
-    }
-    return 0;
+    return status == PS_SUCCESS
+               ? 0
+               : raise_event_wait(event, stream, operation, status);
 }
 
 static PyObject *
@@ -316,7 +328,7 @@ Event_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                           kwnames, &use) < 0) {
         return NULL;
     }
-    int result = event_wait_on(event_of(self), use.stream);
+    int result = event_wait_on(event_of(self), use.stream, "Event.wait");
     stream_use_end(&use);
     return none_unless_raised(result);
 }

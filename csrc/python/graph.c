@@ -96,17 +96,13 @@ is_capturing_now(PyObject *self)
 static void
 note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
 {
-    const struct ps_backend *backend = runtime_of(self)->backend;
-    char name[64];
     if (number == 0) {
         return;
     }
-    snprintf(name, sizeof(name), "%s:%d", backend->name,
-             stream->device->index);
-    drop_result(import_call("pystreams.cuda._captures", "begun", "((iK)(sKz))",
-                            backend->device_type, (unsigned long long)number,
-                            name, (unsigned long long)stream->identity,
-                            ps_stream_name(stream)));
+    drop_result(import_call(
+        "pystreams.cuda._captures", "begun", "((iK)N)",
+        runtime_of(self)->backend->device_type, (unsigned long long)number,
+        captured_stream(stream->device, stream->identity)));
     report_unless_no_memory();
 }
 
@@ -955,6 +951,11 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                         ps_graph_add_child(graph_of(self), graph_of(given[0]),
                                            number, use.stream));
     } while (status == PS_ERROR_GRAPH_CHANGED);
+    if (status == PS_ERROR_CAPTURE_INVALIDATED) {
+        /* The stream tells which capture is invalid. */
+        raise_on_stream(use.stream, "CUDAGraph.add_child", status);
+        status = PS_RAISED;
+    }
     stream_use_end(&use);
     return finish(
         self, "CUDAGraph.add_child",

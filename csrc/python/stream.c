@@ -580,7 +580,8 @@ Stream_wait_event(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (stream_use(self, &use) < 0) {
         return NULL;
     }
-    int result = event_wait_on(((EventObject *)event)->event, use.stream);
+    int result = event_wait_on(((EventObject *)event)->event, use.stream,
+                               "Stream.wait_event");
     stream_use_end(&use);
     return none_unless_raised(result);
 }

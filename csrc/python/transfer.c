@@ -138,7 +138,7 @@ static int
 imply_event_wait(struct ps_stream *stream, struct ps_event *event)
 {
     imply_begin();
-    int result = event_wait_on(event, stream);
+    int result = event_wait_on(event, stream, "Stream.wait_stream");
     imply_end();
     return result;
 }

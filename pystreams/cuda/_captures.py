@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     _Place = str
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_UNJOINED, _INVALIDATED = 904, 901
+_INVALIDATED, _UNJOINED, _ISOLATION = 901, 904, 905
 # What to do after a call was refused, by its status.
 _ADVICE = {
     900: "Make such a call before a capture or after it.",
@@ -59,16 +59,40 @@ def _name(stream: _Stream) -> str:
     return place if name is None else f"'{name}' ({place})"
 
 
-def _failed(capture: tuple[int, int], place: _Place, text: str) -> None:
-    """Note a failed call for the capture.  If its number is 0, note the call
-    for all captures of the device type."""
-    device_type, number = capture
-    for found, (_, _, failures) in _captures.copy().items():
-        concerned = found == capture or (
-            number == 0 and found[0] == device_type
+def _causes(capture: _Capture) -> str:
+    """Return which calls may have made the capture invalid."""
+    joined, _, failures = capture
+    begin, *_ = joined.copy().values()
+    texts = failures.copy().values()
+    return "".join(f"\n{text}." for text in texts) or (
+        "\nNo call of this package failed since the capture began, at "
+        f"{begin}: look for one of another library that waits, allocates "
+        "memory or uses the legacy default stream."
+    )
+
+
+def _isolation(
+    joined: dict[_Stream, _Place], stream: _Stream, source: _Stream | None
+) -> str:
+    """Return why the captured stream cannot wait for the source, and what to
+    do; source: None if it is not known."""
+    if source is None:
+        return (
+            "The event was not recorded in the capture: record it on a stream "
+            "of the capture, or make this call before the capture begins."
         )
-        if concerned and len(failures) < _MOST:
-            failures.setdefault(place, text)
+    if source in joined:
+        return (
+            f"The event was recorded on the stream {_name(source)} before "
+            f"that joined the capture, at {joined[source]}: record it after "
+            "that, or make this call before the capture begins."
+        )
+    return (
+        f"The stream {_name(source)} has not joined the capture: have it wait "
+        f"for {_name(stream)} first (wait_stream), and record an event, if "
+        "this call waits for one, after that. Or make this call before the "
+        "capture begins."
+    )
 
 
 def begun(capture: tuple[int, int], origin: _Stream) -> None:
@@ -77,19 +101,9 @@ def begun(capture: tuple[int, int], origin: _Stream) -> None:
     _captures[capture] = ({origin: _place()}, {}, {})
 
 
-def waited(
-    capture: tuple[int, int], stream: _Stream, source: _Stream, failure: str
-) -> None:
-    """Note that the stream was made to wait for the source, or that this
-    failed.
-
-    After a failure, the capture's number may be 0, which means unknown.
-    """
+def waited(capture: tuple[int, int], stream: _Stream, source: _Stream) -> None:
+    """Note that the stream was made to wait for the source."""
     place = _place()
-    if failure:
-        call = f"a wait of the stream {_name(stream)} for {_name(source)}"
-        _failed(capture, place, f"{call}, at {place}, failed: {failure}")
-        return
     joined, waits, _ = _captures.get(capture, ({}, {}, {}))
     joined.setdefault(stream, place)
     waits[source] = place
@@ -116,41 +130,60 @@ def refused(
     failure: str,
     status: int,
     stream: _Stream | None = None,
+    source: _Stream | None = None,
 ) -> str:
     """Note a call that failed during captures of the device type.
 
     It may have made any of them invalid; a driver does not report which one.
-    Return a text with the captures in progress and the remedy, or "".
+    Return a text with the captures in progress and the remedy, or "".  If the
+    call failed because a capture of its streams was invalid already, do not
+    note it, and return what may have made that capture invalid.
+
+    source: the stream that the call would have made its stream wait for.
     """
+    found = {
+        number: capture
+        for number, capture in _captures.copy().items()
+        if number[0] == device_type
+    }
+    if status == _INVALIDATED:
+        return "".join(
+            _causes(capture)
+            for capture in found.values()
+            if stream in capture[0] or source in capture[0]
+        )
     place = _place()
-    call = (
-        operation
-        if stream is None
-        else f"{operation} on the stream {_name(stream)}"
-    )
-    _failed((device_type, 0), place, f"{call}, at {place}, failed: {failure}")
-    found = [
-        capture for capture in _captures.copy() if capture[0] == device_type
-    ]
+    call = operation
+    if stream is not None:
+        call += f" on the stream {_name(stream)}"
+    if source is not None:
+        call += f" for work of {_name(source)}"
+    for _, _, failures in found.values():
+        if len(failures) < _MOST:
+            failures.setdefault(
+                place, f"{call}, at {place}, failed: {failure}"
+            )
     lines = [
-        f"A capture is in progress, {where(capture)}."
-        for capture in found[:_MOST]
+        f"A capture is in progress, {where(number)}."
+        for number in list(found)[:_MOST]
     ]
     if lines and status in _ADVICE:
         lines.append(_ADVICE[status])
+    if stream is not None and status == _ISOLATION:
+        lines += [
+            _isolation(joined, stream, source)
+            for joined, *_ in found.values()
+            if stream in joined
+        ]
     return "".join(f"\n{line}" for line in lines)
 
 
 def ended(capture: tuple[int, int], status: int) -> str:
     """Forget the capture; return an explanation of the status, or ""."""
     joined, waits, failures = _captures.pop(capture, ({}, {}, {}))
-    joined, waits, failures = joined.copy(), waits.copy(), failures.copy()
+    joined, waits = joined.copy(), waits.copy()
     if status == _INVALIDATED and joined:
-        return "".join(f"\n{failure}." for failure in failures.values()) or (
-            "\nNo call of this package failed since the capture began, at "
-            f"{next(iter(joined.values()))}: look for one of another library "
-            "that waits, allocates memory or uses the legacy default stream."
-        )
+        return _causes((joined, waits, failures))
     if status != _UNJOINED or not joined:
         return ""
     origin, *others = joined

@@ -692,6 +692,96 @@ def test_it_says_which_call_failed(engine, stream, graph):
     assert f"at {line_of(work, '# of' + ' uncaptured')}, failed: " in text
 
 
+def explanation(call):
+    """What the error of the call says besides the status."""
+    return message(call).split("\n", 2)[2]
+
+
+def test_later_calls_say_it_too(engine, stream, graph, buffer):
+    """On streams of the capture, and in waits for these."""
+    other, outside = engine.stream(), engine.stream()
+    side, child = engine.stream(), filling(engine, buffer, 2, keep=True)
+    with Capturing(graph, stream):
+        side.wait_stream(stream)
+        with pytest.raises(AcceleratorError):
+            stream.wait_stream(other)
+        texts = {
+            explanation(call)
+            for call in (
+                lambda: buffer.fill_(2),
+                lambda: buffer.fill_(2, side),
+                lambda: outside.wait_stream(stream),
+                lambda: graph.add_child(child),
+                graph.capture_end,
+            )
+        }
+    (text,) = texts
+    assert text.startswith("Stream.wait_stream on the stream ")
+    assert f"{other.native_handle:#x}, at {__file__}:" in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("call", ["Stream.wait_event", "Event.wait"])
+def test_a_wait_for_uncaptured_work_says_which_join_is_missing(
+    engine, graph, call
+):
+    stream = pystreams.Stream(engine.device(), name="main")
+    other = pystreams.Stream(engine.device(), name="other")
+    with engine.hold(other):
+        event = other.record_event()
+        with pytest.raises(AcceleratorError), Capturing(graph, stream):
+            wait = {
+                "Stream.wait_event": lambda: stream.wait_event(event),
+                "Event.wait": lambda: event.wait(stream),
+            }[call]
+            text = message(wait)
+    main, late = (
+        f"'{one.name}' ({one.device.type}:0 {one.native_handle:#x})"
+        for one in (stream, other)
+    )
+    assert f"\n{call} on 'main' failed with " in text
+    assert f"\nA capture is in progress, begun on the stream {main} at" in text
+    assert text.endswith(
+        f"\nThe stream {late} has not joined the capture: have it wait for "
+        f"{main} first (wait_stream), and record an event, if this call waits "
+        "for one, after that. Or make this call before the capture begins."
+    )
+
+
+def test_a_wait_for_an_event_from_before_the_join_says_so(
+    engine, stream, graph
+):
+    side = engine.stream()
+
+    def work():
+        side.wait_stream(stream)  # the late join
+
+    with engine.hold(side):
+        event = side.record_event()
+        with pytest.raises(AcceleratorError), Capturing(graph, stream):
+            work()
+            text = message(lambda: stream.wait_event(event))
+    assert text.endswith(
+        f"\nThe event was recorded on the stream {side.device.type}:0 "
+        f"{side.native_handle:#x} before that joined the capture, at "
+        f"{line_of(work, '# the late' + ' join')}: record it after that, or "
+        "make this call before the capture begins."
+    )
+
+
+def test_a_wait_for_an_event_of_an_unknown_stream_says_so(
+    engine, stream, graph
+):
+    """Another process may have recorded it."""
+    event = pystreams.Event(engine.device(), interprocess=True)
+    other = engine.stream()
+    with engine.hold(other):
+        event.record(other)
+        with pytest.raises(AcceleratorError), Capturing(graph, stream):
+            text = message(lambda: stream.wait_event(event))
+    assert "\nThe event was not recorded in the capture: " in text
+
+
 @pytest.fixture
 def two_captures():
     """The numbers of two captures that have begun on devices of type 9."""
@@ -710,8 +800,8 @@ def test_it_says_which_call_of_any_stream_may_have(two_captures):
 
     def work():
         _captures.refused(9, "Event.query", "not permitted", 1)  # first
-        _captures.waited(
-            (9, 0), ("toy:0", 1, None), ("toy:0", 3, None), "isolated"
+        _captures.refused(
+            9, "wait", "late", 905, ("toy:0", 1, None), ("toy:0", 3, None)
         )
         _captures.refused(8, "Stream.query", "elsewhere", 1)
 
@@ -721,7 +811,7 @@ def test_it_says_which_call_of_any_stream_may_have(two_captures):
         place = line_of(work, "# " + "first")
         assert first == f"Event.query, at {place}, failed: not permitted."
         assert second.startswith(
-            "a wait of the stream toy:0 0x1 for toy:0 0x3"
+            "wait on the stream toy:0 0x1 for work of toy:0 0x3, at "
         )
 
 

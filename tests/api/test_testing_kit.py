@@ -251,7 +251,8 @@ class Emulated:
 
 MIXTURES = {
     "Event.record": lambda a, b: a.event.record(b.stream),
-    "Event.wait": lambda a, b: b.stream.wait_event(a.event),
+    "Stream.wait_event": lambda a, b: b.stream.wait_event(a.event),
+    "Event.wait": lambda a, b: a.event.wait(b.stream),
     "Event.elapsed_time": lambda a, b: a.event.elapsed_time(b.event),
     "Stream.wait_stream": lambda a, b: a.stream.wait_stream(b.stream),
     "fill_": lambda a, b: a.block.fill_(1, b.stream),

@@ -234,7 +234,8 @@ def test_it_says_which_wait_made_it_invalid(gpu, buffer):
             stream.wait_event(event)
         code, text = failure(graph)
     assert code == 901
-    assert f"a wait of the stream cuda:0 {stream.native_handle:#x}" in text
+    call = f"Stream.wait_event on the stream cuda:0 {stream.native_handle:#x}"
+    assert f"\n{call} for work of cuda:0 {other.native_handle:#x}, at" in text
     assert f"at {__file__}:" in text
 
 

@@ -49,8 +49,8 @@ def copy(buffer, other):
     return lambda stream: buffer.copy_(other, non_blocking=True, stream=stream)
 
 
-def filling(backend, buffer, byte):
-    return captured(backend, fill(buffer, byte), keep=False)
+def filling(backend, buffer, byte, keep=False):
+    return captured(backend, fill(buffer, byte), keep=keep)
 
 
 def replay(graph, stream):
