@@ -174,10 +174,9 @@ int_argument(const char *function, const char *name, PyObject *argument,
         return 0;
     }
     if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-        PyErr_Format(
-            PyExc_OverflowError,
-            "%s() expects an int of at most 64 bits for %s, but got %S",
-            function, name, argument);
+        PyErr_Format(PyExc_OverflowError,
+                     "%s() expects a signed int of 64 bits for %s, but got %S",
+                     function, name, argument);
     }
     return -1;
 }

@@ -110,8 +110,8 @@ int switch_argument(const char *function, const char *name, PyObject *argument,
 int name_argument(const char *function, const char *name, PyObject *argument,
                   const char **text);
 
-/* Get the value of an int that is a handle or an address.  On failure, returns
- * -1 with an exception. */
+/* Get the value of an int that is a handle, an address or another unsigned
+ * number of 64 bits.  On failure, returns -1 with an exception. */
 int handle_argument(const char *function, const char *name, PyObject *argument,
                     ps_handle *handle);
 

@@ -182,6 +182,23 @@ empty_host_cache(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Get a limit in bytes, which may be UINT64_MAX.  On failure, returns -1 with
+ * an exception. */
+static int
+limit_argument(const char *function, PyObject *argument, uint64_t *nbytes)
+{
+    ps_handle value;
+    PyObject *number = PyIndex_Check(argument) ? PyNumber_Index(argument)
+                                               : Py_NewRef(argument);
+    if (number == NULL) {
+        return -1;
+    }
+    int failed = handle_argument(function, "nbytes", number, &value);
+    Py_DECREF(number);
+    *nbytes = value;
+    return failed;
+}
+
 /* Parse a device and a number of bytes.  Returns the device; NULL with an
  * exception.  If `none` is true, the number may be None, which means no
  * limit. */
@@ -190,7 +207,6 @@ parse_limit(PyObject *args, const char *function, bool none, uint64_t *nbytes)
 {
     int type;
     PyObject *argument, *named = Py_None;
-    Py_ssize_t value;
     if (!PyArg_ParseTuple(args, "iO|O", &type, &argument, &named) ||
         find_runtime(type) == NULL) {
         return NULL;
@@ -198,11 +214,8 @@ parse_limit(PyObject *args, const char *function, bool none, uint64_t *nbytes)
     if (none && argument == Py_None) {
         *nbytes = UINT64_MAX;
     }
-    else if (nbytes_argument(function, argument, &value) < 0) {
+    else if (limit_argument(function, argument, nbytes) < 0) {
         return NULL;
-    }
-    else {
-        *nbytes = (uint64_t)value;
     }
     struct ps_device *device = device_argument(function, type, named);
     if (device != NULL && device->runtime->backend->pool_trim == NULL) {

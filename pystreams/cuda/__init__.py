@@ -474,8 +474,8 @@ def set_pool_threshold(nbytes: int | None, device: _Device = None) -> None:
     """Make a pool keep freed memory only while it has nbytes at most.
 
     Memory beyond that goes to the driver, on a GPU at the next wait for work
-    (cudaMemPoolAttrReleaseThreshold).  None, as at the start, keeps
-    everything.  May block.
+    (cudaMemPoolAttrReleaseThreshold).  None or 2**64 - 1, as at the start,
+    keeps everything.  May block.
     """
     _C.set_pool_threshold(_CUDA, nbytes, device)
 

@@ -127,6 +127,13 @@ _SHAPE = {"version": 3, "data": (0, False), "typestr": "|u1"}
 
 # By the name of a case: the call, and the exception that it raises.
 REFUSED = {
+    "empty(2**63)": (
+        lambda: pystreams.empty(2**63, device="cpu"),
+        OverflowError(
+            "empty() expects a signed int of 64 bits for nbytes, but got "
+            f"{2**63}"
+        ),
+    ),
     "wait(5)": (
         lambda: pystreams.wait(5),
         TypeError(

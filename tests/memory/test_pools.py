@@ -108,11 +108,26 @@ def test_a_threshold_ends_the_keeping(pool):
     cuda.empty_cache()
 
 
+def test_the_largest_size_is_no_limit(pool):
+    largest = 2**64 - 1
+    pool.empty(NBYTES).close()
+    pool.synchronize()
+    cuda.set_pool_threshold(largest)
+    cuda.trim_pool(largest)
+    assert kept() >= NBYTES
+    cuda.empty_cache()
+
+
 @pytest.mark.parametrize("function", [cuda.trim_pool, cuda.set_pool_threshold])
 def test_sizes_that_are_none(pool, function):
     name = function.__name__
-    with pytest.raises(ValueError, match=rf"{name}\(\) expects an int of at"):
-        function(-1)
+    for nbytes in (-1, 2**64):
+        with pytest.raises(ValueError) as caught:
+            function(nbytes)
+        assert str(caught.value) == (
+            f"{name}() expects an int from 0 to {2**64 - 1} for nbytes, but "
+            f"got {nbytes}"
+        )
     with pytest.raises(TypeError, match=rf"{name}\(\) expects an int for"):
         function("1")
     with pytest.raises(pystreams.AcceleratorError, match=name):
