@@ -254,6 +254,7 @@ class Graph:
                 str | None,
                 tuple[int, int, int] | None,
                 tuple[int, int, int] | None,
+                int | None,
                 int,
                 str | None,
                 int,

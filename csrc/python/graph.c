@@ -773,6 +773,15 @@ extents(const unsigned *of)
                       : Py_BuildValue("(III)", of[0], of[1], of[2]);
 }
 
+/* Returns the bytes of a kernel's dynamic shared memory, or None if they are
+ * unknown. */
+static PyObject *
+shared_nbytes(const struct ps_graph_node *node)
+{
+    return node->grid[0] == 0 ? Py_NewRef(Py_None)
+                              : PyLong_FromUnsignedLong(node->shared_nbytes);
+}
+
 static PyObject *
 node_tuple(struct calls *calls, const struct ps_graph_node *node)
 {
@@ -785,10 +794,10 @@ node_tuple(struct calls *calls, const struct ps_graph_node *node)
     return name == NULL
                ? NULL
                : Py_BuildValue(
-                     "(sIzNNKNKK)", kind_of(node), (unsigned)node->number,
+                     "(sIzNNNKNKK)", kind_of(node), (unsigned)node->number,
                      node->kind == PS_NODE_KERNEL ? node->name : NULL,
                      extents(node->grid), extents(node->block),
-                     (unsigned long long)function, name,
+                     shared_nbytes(node), (unsigned long long)function, name,
                      (unsigned long long)node->event,
                      (unsigned long long)node->nbytes);
 }
@@ -1190,8 +1199,8 @@ static PyMethodDef graph_methods[] = {
         "ValueError for one of another device; the graph is as it was then."),
     METHOD("_nodes", Graph_nodes, METH_NOARGS, ", /",
            "Return a list of nodes (kind, number, kernel, grid, block, "
-           "function, function's name,\nevent, bytes) and one of edges (from, "
-           "to, from_port, to_port, type).  May block."),
+           "shared memory, function,\nfunction's name, event, bytes) and one "
+           "of edges (from, to, from_port, to_port, type).\nMay block."),
     METHOD("_keep", Graph_keep, METH_O, ", object, /",
            "Keep the object until reset(), and until the replays are done."),
     METHOD("_wait", Graph_wait, METH_NOARGS, ", /",

@@ -439,12 +439,12 @@ class Graph(_C.Graph):
         (graph_id << 32 | node_id), "node_type" ("kernel", "memcpy", "memset",
         "host", "event_record", "wait_event", "child_graph", "empty",
         "mem_alloc", "mem_free", "batch_mem_op", "conditional" or "other"),
-        "kernel_name", "grid_dim" and "block_dim" (of kernels, if they are
-        known, else None), "event_ptr", "host_fn_addr", "host_fn_name" (of a
-        callable, its own), "nbytes", and "dependencies" and "dependents",
-        lists of indices.  Edges are dicts with "from" and "to", the indices
-        of nodes, and "from_port", "to_port" and "type", those of
-        cudaGraphEdgeData.
+        "kernel_name", "grid_dim", "block_dim" and "shared_mem_bytes", the
+        dynamic shared memory (of kernels, if they are known, else None),
+        "event_ptr", "host_fn_addr", "host_fn_name" (of a callable, its own),
+        "nbytes", and "dependencies" and "dependents", lists of indices.
+        Edges are dicts with "from" and "to", the indices of nodes, and
+        "from_port", "to_port" and "type", those of cudaGraphEdgeData.
 
         A driver for CUDA 13.1 or later gives exec_graph_id and node_id, so
         that tools_id is the one that CUPTI reports.  Otherwise exec_graph_id
@@ -463,6 +463,7 @@ class Graph(_C.Graph):
             kernel,
             grid,
             block,
+            shared,
             function,
             name,
             event,
@@ -477,6 +478,7 @@ class Graph(_C.Graph):
                 "kernel_name": kernel,
                 "grid_dim": grid,
                 "block_dim": block,
+                "shared_mem_bytes": shared,
                 "event_ptr": event,
                 "host_fn_addr": function,
                 "host_fn_name": name,

@@ -469,6 +469,7 @@ def test_nodes_and_edges(engine, stream, buffer):
             assert index < node["index"]
         assert node["tools_id"] == node["node_id"]
         assert node["grid_dim"] is node["block_dim"] is None
+        assert node["shared_mem_bytes"] is None
     edges = [(edge.pop("from"), edge.pop("to")) for edge in data["edges"]]
     assert sorted(edges) == sorted(
         (index, node["index"])

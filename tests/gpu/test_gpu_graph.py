@@ -409,6 +409,7 @@ def test_kernels_of_others_have_names(gpu, cupy):
     assert "add" in node["kernel_name"]
     grid, block = node["grid_dim"], node["block_dim"]
     assert grid[0] * block[0] >= SIZE // 4 and grid[1:] == block[1:] == (1, 1)
+    assert node["shared_mem_bytes"] == 0
 
 
 def test_numbers_are_the_drivers(gpu, buffer):

@@ -208,6 +208,7 @@ describe_kernel(CUgraphNode node, struct ps_graph_node *found)
                               kernel.blockDimZ};
     memcpy(found->grid, grid, sizeof(grid));
     memcpy(found->block, block, sizeof(block));
+    found->shared_nbytes = kernel.sharedMemBytes;
 }
 
 static size_t

@@ -340,6 +340,9 @@ struct ps_graph_node {
     /* No other node of the graph has this number.  Tools of the device use it
      * if they name nodes. */
     uint32_t number;
+    /* For a kernel, the bytes of dynamic shared memory of a block, if its
+     * extents are known.  Else 0. */
+    unsigned shared_nbytes;
 };
 
 /* Options of graph_instantiate_with; a combination by |. */

@@ -88,6 +88,7 @@ node_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *found)
     found->blockDimX = 4;
     found->blockDimY = 5;
     found->blockDimZ = 6;
+    found->sharedMemBytes = 7;
     return CUDA_SUCCESS;
 }
 
@@ -204,6 +205,7 @@ main(void)
           nodes[3].grid[2] == 3);
     CHECK(nodes[3].block[0] == 4 && nodes[3].block[1] == 5 &&
           nodes[3].block[2] == 6);
+    CHECK(nodes[3].shared_nbytes == 7 && nodes[2].shared_nbytes == 0);
     CHECK(nodes[2].grid[0] == 0);
     CHECK(nodes[0].name != NULL && strcmp(nodes[0].name, "mem_alloc") == 0);
     for (uint32_t i = 0; i < NODES; i++) {
