@@ -343,8 +343,8 @@ class Buffer:
         cls,
         ptr: int,
         nbytes: int,
-        *,
         device: _Device = None,
+        *,
         owner: object = None,
     ) -> Buffer: ...
     @property

@@ -430,7 +430,7 @@ Buffer_from_address(PyObject *Py_UNUSED(type), PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)
 {
     static const struct signature signature = {
-        "from_address", 2, 2, {"ptr", "nbytes", "device", "owner"}};
+        "from_address", 2, 3, {"ptr", "nbytes", "device", "owner"}};
     PyObject *values[4];
     ps_handle address;
     Py_ssize_t nbytes;
@@ -980,7 +980,7 @@ Buffer_get_readonly(PyObject *op, void *Py_UNUSED(closure))
 static PyMethodDef buffer_methods[] = {
     CLASS_METHOD(
         "from_address", Buffer_from_address, METH_FASTCALL | METH_KEYWORDS,
-        ", /, ptr, nbytes, *, device=None, owner=None",
+        ", /, ptr, nbytes, device=None, *, owner=None",
         "Return a Buffer for nbytes of existing memory at the address ptr, "
         "without a copy.\n\n"
         "The memory belongs to device, by default the accelerator's current "

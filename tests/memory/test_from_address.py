@@ -120,6 +120,15 @@ def test_what_is_refused(backend, arguments, error, match):
         Buffer.from_address(*arguments, device=backend.device())
 
 
+def test_the_device_is_the_third_argument(backend, owner):
+    block = Buffer.from_address(
+        owner.address, 64, backend.device(), owner=owner
+    )
+    assert block.device == backend.device()
+    with pytest.raises(TypeError, match="at most 3 positional"):
+        Buffer.from_address(owner.address, 64, backend.device(), owner)
+
+
 def test_memory_of_another_device(two_cuda):
     block = two_cuda.filled(1, index=1)
     with pytest.raises(ValueError, match="which is of cuda:1"):
