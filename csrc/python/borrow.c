@@ -362,9 +362,16 @@ view_pin(PyObject *object, struct ps_device *device)
     if (view == NULL) {
         return PyErr_NoMemory();
     }
-    if (PyObject_GetBuffer(object, view, PyBUF_ND) < 0) {
+    if (PyObject_GetBuffer(object, view, PyBUF_STRIDES) < 0) {
         PyMem_Free(view);
         return NULL;
+    }
+    if (!PyBuffer_IsContiguous(view, 'C')) {
+        release_view(view);
+        return PyErr_Format(PyExc_BufferError,
+                            "pin() expects C-contiguous memory, but that of "
+                            "%s is not; make a contiguous copy of it",
+                            Py_TYPE(object)->tp_name);
     }
     if (view->readonly) {
         release_view(view);

@@ -475,7 +475,7 @@ PyMethodDef buffer_functions[] = {
              "memory, *, device=None",
              "Pin existing host memory and return a Buffer for it "
              "(cudaHostRegister).\n\n"
-             "memory is any writable, contiguous object with the buffer "
+             "memory is any writable, C-contiguous object with the buffer "
              "protocol: a bytearray, an\nmmap, an array of NumPy or a "
              "memoryview.  Devices copy the Buffer asynchronously.  "
              "The\nmemory is unpinned, and the object released, once the "
@@ -483,7 +483,7 @@ PyMethodDef buffer_functions[] = {
              "done.  Blocks with the GIL released while pages are\npinned.\n\n"
              "Raises TypeError for another object, ValueError for memory that "
              "is read-only or pinned\nalready, BufferError for memory that is "
-             "not contiguous."),
+             "not C-contiguous."),
     {NULL},
 };
 

@@ -234,7 +234,11 @@ def test_the_cpu_is_the_accelerator(accelerator, memory):
             "memory, but that of bytes is read-only",
         ),
         (memoryview(b"123"), ValueError, "but that of memoryview is read-onl"),
-        (memoryview(bytearray(9))[::2], BufferError, "contiguous"),
+        (
+            memoryview(bytearray(9))[::2],
+            BufferError,
+            r"pin\(\) expects C-contiguous memory, but that of memoryview",
+        ),
         (5, TypeError, "expects a writable object with the buffer protocol"),
         (None, TypeError, "for memory, but got NoneType"),
     ],
@@ -243,6 +247,18 @@ def test_the_cpu_is_the_accelerator(accelerator, memory):
 def test_what_is_refused(pinning, memory, error, match):
     with pytest.raises(error, match=match):
         pin(pinning, memory)
+
+
+def test_arrays_that_are_not_contiguous(pinning, numpy):
+    array = numpy.zeros((4, 4), dtype="uint8")
+    for part in (array[:, ::2], array[::-1], array[:, :2], array[:2].T):
+        with pytest.raises(BufferError) as caught:
+            pin(pinning, part)
+        assert str(caught.value) == (
+            "pin() expects C-contiguous memory, but that of numpy.ndarray is "
+            "not; make a contiguous copy of it"
+        )
+    assert pin(pinning, array[1:3]).nbytes == 8
 
 
 def test_nothing_is_counted(pinning, memory):
