@@ -71,13 +71,13 @@ def _place(
 ) -> tuple[int, int]:
     """Return the accelerator's type and the index that the argument names."""
     type = _default_type()
+    named = (
+        device if isinstance(device, str) else getattr(device, "type", None)
+    )
     # _C.device_index() refuses any other object, and its error names the
     # function.
-    if device is not None and (
-        isinstance(device, str) or hasattr(device, "type")
-    ):
-        device = _C.device(device)
-        _check(device.type, type)
+    if isinstance(named, str):
+        _check(_C.device(named).type, type)
     return type, _C.device_index(type, device, require_index, function)
 
 

@@ -153,19 +153,33 @@ device_name_of(PyObject *device)
     return ((DeviceObject *)device)->name;
 }
 
+/* Raise TypeError for an attribute of the wrong type.  Returns -1. */
+static int
+refuse_attribute(const char *function, const char *parameter,
+                 const char *attribute, const char *expected, PyObject *value)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%s.%s", parameter, attribute);
+    return refuse_type(function, expected, name, value);
+}
+
 /* Get the type and index of an object such as torch.device.  Returns 1; 0 if
  * the object lacks one of them; -1 with an exception. */
 static int
-typed_object(PyObject *object, struct device_name *name)
+typed_object(const char *function, const char *parameter, PyObject *object,
+             struct device_name *name)
 {
     PyObject *type, *index = NULL;
     int found = optional_attribute(object, module_state.str_type, &type);
     if (found == 1) {
         found = optional_attribute(object, module_state.str_index, &index);
     }
-    if (found == 1 && (!PyUnicode_Check(type) ||
-                       (index != Py_None && !PyIndex_Check(index)))) {
-        found = 0;
+    if (found == 1 && !PyUnicode_Check(type)) {
+        found = refuse_attribute(function, parameter, "type", "a str", type);
+    }
+    if (found == 1 && index != Py_None && !PyIndex_Check(index)) {
+        found = refuse_attribute(function, parameter, "index",
+                                 "an int or None", index);
     }
     if (found == 1 && device_name_parse(type, name) < 0) {
         found = -1;
@@ -262,7 +276,7 @@ device_name_argument(const char *function, const char *parameter, int type,
         if (found != 0) {
             return found == 1 ? 0 : -1;
         }
-        found = typed_object(argument, name);
+        found = typed_object(function, parameter, argument, name);
         if (found == 0) {
             raise_expected(function, "a device (int, str, device or None)",
                            parameter, argument);

@@ -84,8 +84,16 @@ def test_of_the_wrong_type(cuda):
         (named("", 0), RuntimeError, "must not be empty"),
         (named("cuda", -1), RuntimeError, "must not be negative"),
         (named("cuda", 2**40), OverflowError, "at most"),
-        (named("cuda", "1"), TypeError, "expects a device"),
-        (named(1, 1), TypeError, "expects a device"),
+        (
+            named("cuda", "1"),
+            TypeError,
+            r"expects an int or None for \w+\.index, but got str",
+        ),
+        (
+            named(1, 1),
+            TypeError,
+            r"expects a str for \w+\.type, but got int",
+        ),
         (SimpleNamespace(type="cuda"), TypeError, "expects a device"),
         (SimpleNamespace(index=0), TypeError, "expects a device"),
     ],
@@ -95,6 +103,21 @@ def test_what_is_none(device, error, match):
     for call in (pystreams.Stream, pystreams.device):
         with pytest.raises(error, match=match):
             call(device)
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        (named(1, 1), "a str for device.type, but got int"),
+        (named(None, "1"), "an int or None for device.index, but got str"),
+    ],
+    ids=str,
+)
+def test_the_accelerator_names_the_attribute(accelerator, device, expected):
+    device.type = device.type or accelerator.name
+    with pytest.raises(TypeError) as caught:
+        pystreams.accelerator.current_stream(device)
+    assert str(caught.value) == f"current_stream() expects {expected}"
 
 
 def test_attributes_that_raise():
