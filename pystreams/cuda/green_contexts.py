@@ -84,8 +84,8 @@ class GreenContext(Partition):
 
     Unlike torch's, two that live at the same time share no multiprocessor.
     Raises what Partition raises, ValueError for a device of another type, and
-    NotImplementedError for torch's other arguments, but for
-    workqueue_scope="device_ctx", which changes nothing.
+    NotImplementedError for torch's other arguments; with num_sms,
+    workqueue_scope="device_ctx" is accepted, and changes nothing.
     """
 
     _entered: tuple[StreamContext, _C.Stream, _C.Stream] | None = None
@@ -107,6 +107,11 @@ class GreenContext(Partition):
                 "green_context_obj": green_context_obj,
             }
         )
+        if num_sms is None and workqueue_scope is not None:
+            raise NotImplementedError(
+                "GreenContext() needs num_sms: work queues without "
+                "multiprocessors are not supported"
+            )
         if num_sms is None:
             raise RuntimeError("GreenContext() needs num_sms")
         count = _count(num_sms)

@@ -324,6 +324,8 @@ def test_split(cuda):
 def test_arguments_of_torch_that_are_not_supported(cuda, make):
     with pytest.raises(RuntimeError, match="needs num_sms"):
         make()
+    with pytest.raises(NotImplementedError, match="needs num_sms: work queu"):
+        make(workqueue_scope="device_ctx")
     with pytest.raises(ValueError, match="got 'half'"):
         make(num_sms=1, workqueue_scope="half")
     with pytest.raises(RuntimeError, match="requires workqueue_scope"):
