@@ -13,12 +13,18 @@ from . import _C
 from ._C import DeviceContext as _DeviceContext
 from ._C import StreamContext as _StreamContext
 from ._C import default_type as _default_type
-from .cuda._graphs import AcceleratorGraph as Graph
+from .cuda._graphs import Graph as _Graph
+from .cuda._graphs import _keeps, _mode, _pool
 from .cuda._graphs import graph_pool_handle as generate_graph_pool_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Self
+
     from ._C import Stream, _HasTypeAndIndex, _StreamLike, device
+    from .cuda._graphs import _Pool
 
     _Device = int | str | device | _HasTypeAndIndex | None
 
@@ -285,6 +291,79 @@ def empty_host_cache() -> None:
     callable of Stream.submit() calls this.  May block.
     """
     _C.empty_host_cache(_default_type())
+
+
+def _global(mode: str) -> str:
+    """Return "global" for Graph's "default", else the mode."""
+    return "global" if mode == "default" else mode
+
+
+class Graph(_Graph):
+    """Graph(keep_graph=False, *, pool=None, capture_error_mode="default")
+    --
+
+    Work of the current accelerator that is captured once and replayed.
+
+    As a context manager it captures the work of the current stream, which must
+    not be the default one, after all work on the current device is done:
+
+        with stream, graph:
+            ...
+
+    However the block ends, the capture ends.  pool and capture_error_mode are
+    attributes, too, for the next capture: a token of
+    generate_graph_pool_handle() or pool(), and 'global', 'thread_local',
+    'relaxed' or 'default', which is 'global'.  Otherwise as
+    pystreams.cuda.CUDAGraph.
+    """
+
+    def __new__(
+        cls,
+        keep_graph: bool = False,
+        *,
+        pool: _Pool | None = None,
+        capture_error_mode: str = "default",
+    ) -> Self:
+        keeps = _keeps(keep_graph, "Graph")
+        _pool(pool, "Graph")
+        _mode(_global(capture_error_mode), "Graph")
+        return super().__new__(cls, _C.default_type(), keeps)
+
+    def __init__(
+        self,
+        keep_graph: bool = False,
+        *,
+        pool: _Pool | None = None,
+        capture_error_mode: str = "default",
+    ) -> None:
+        self.graph_pool = pool
+        self.capture_error_mode = capture_error_mode
+
+    def capture_begin(self) -> None:  # type: ignore[override]
+        """Begin to capture the current stream."""
+        self._begin(
+            _mode(_global(self.capture_error_mode)), _pool(self.graph_pool)
+        )
+
+    def debug_dump(
+        self, path: str | os.PathLike[str], *, verbose: bool = True
+    ) -> None:
+        """Write the graph to a file, as CUDAGraph.debug_dump."""
+        super().debug_dump(path, verbose=verbose)
+
+    def _begin_capture(self) -> None:
+        _C.synchronize(_C.default_type(), None, None)
+        self.capture_begin()
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *args: object) -> None: ...
+
+    else:
+        __enter__ = _C.Graph._enter
+        __exit__ = _C.Graph._exit
 
 
 current_device_idx = current_device_index

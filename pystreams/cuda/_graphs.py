@@ -62,11 +62,6 @@ def _mode(name: str, function: str = "capture_begin") -> int:
     return _MODES.index(name)
 
 
-def _global(mode: str) -> str:
-    """Return "global" for accelerator.Graph's "default", else the mode."""
-    return "global" if mode == "default" else mode
-
-
 def _keeps(keep_graph: object, function: str) -> bool:
     # torch accepts None and any int, too.
     if keep_graph is not None and not isinstance(keep_graph, int):
@@ -136,10 +131,13 @@ class _Retained:
         self.obj = obj
 
 
-def _register(hooks: _Hooks, hook: Callable[..., object]) -> Handle:
+def _register(
+    function: str, name: str, hooks: _Hooks, hook: Callable[..., object]
+) -> Handle:
     if not callable(hook):
         raise TypeError(
-            f"expected a callable for hook, but got {type(hook).__name__}"
+            f"{function}() expects a callable for {name}, but got "
+            f"{type(hook).__name__}"
         )
     number = next(_numbers)
     # A forked child runs none of its parent's hooks.
@@ -202,9 +200,14 @@ def _destroyed(graph: Graph, executable: int) -> None:
     graph.__dict__.get("_hooks", {}).pop("destroy", None)
     if executable != 0:
         executables.add(executable)
-    for hook in _ours(_everywhere.get("graph_destroy", {})):
+    for hook in _ours(_everywhere.get("destroy", {})):
         _run_all([hook], executables.copy())
     _run_all(own)
+
+
+def _register_everywhere(kind: str, fn: Callable[..., object]) -> Handle:
+    function = f"register_graph_{kind.removeprefix('post_')}_hook"
+    return _register(function, "fn", _everywhere.setdefault(kind, {}), fn)
 
 
 def register_graph_capture_start_hook(fn: _GraphHook) -> Handle:
@@ -213,7 +216,7 @@ def register_graph_capture_start_hook(fn: _GraphHook) -> Handle:
     As CUDAGraph.register_capture_start_hook, but before a graph's own hooks.
     An exception of fn is logged.
     """
-    return _register(_everywhere.setdefault("capture_start", {}), fn)
+    return _register_everywhere("capture_start", fn)
 
 
 def register_graph_capture_end_hook(fn: _GraphHook) -> Handle:
@@ -222,7 +225,7 @@ def register_graph_capture_end_hook(fn: _GraphHook) -> Handle:
     As CUDAGraph.register_capture_end_hook; see
     register_graph_capture_start_hook().
     """
-    return _register(_everywhere.setdefault("capture_end", {}), fn)
+    return _register_everywhere("capture_end", fn)
 
 
 def register_graph_instantiate_hook(fn: _GraphHook) -> Handle:
@@ -231,7 +234,7 @@ def register_graph_instantiate_hook(fn: _GraphHook) -> Handle:
     As CUDAGraph.register_post_instantiate_hook; see
     register_graph_capture_start_hook().
     """
-    return _register(_everywhere.setdefault("post_instantiate", {}), fn)
+    return _register_everywhere("post_instantiate", fn)
 
 
 def register_graph_replay_start_hook(fn: _GraphHook) -> Handle:
@@ -240,7 +243,7 @@ def register_graph_replay_start_hook(fn: _GraphHook) -> Handle:
     As CUDAGraph.register_replay_start_hook; see
     register_graph_capture_start_hook().
     """
-    return _register(_everywhere.setdefault("replay_start", {}), fn)
+    return _register_everywhere("replay_start", fn)
 
 
 def register_graph_replay_end_hook(fn: _GraphHook) -> Handle:
@@ -249,7 +252,7 @@ def register_graph_replay_end_hook(fn: _GraphHook) -> Handle:
     As CUDAGraph.register_replay_end_hook; see
     register_graph_capture_start_hook().
     """
-    return _register(_everywhere.setdefault("replay_end", {}), fn)
+    return _register_everywhere("replay_end", fn)
 
 
 def register_graph_destroy_hook(
@@ -261,7 +264,7 @@ def register_graph_destroy_hook(
     instantiation since the capture.  Called before the graph's own callbacks.
     An exception of fn is logged.
     """
-    return _register(_everywhere.setdefault("graph_destroy", {}), fn)
+    return _register_everywhere("destroy", fn)
 
 
 def _check_path(function: str, path: object) -> None:
@@ -319,9 +322,13 @@ def _dot(nodes: list[dict[str, Any]]) -> str:
 class Graph(_C.Graph):
     """A CUDAGraph for any device type."""
 
-    def _register(self, kind: str, hook: Callable[..., object]) -> Handle:
-        kinds = self.__dict__.setdefault("_hooks", {})
-        return _register(kinds.setdefault(kind, {}), hook)
+    def _hooks_of(self, kind: str) -> _Hooks:
+        kinds: dict[str, _Hooks] = self.__dict__.setdefault("_hooks", {})
+        return kinds.setdefault(kind, {})
+
+    def _register(self, kind: str, hook: _GraphHook) -> Handle:
+        function = f"register_{kind}_hook"
+        return _register(function, "hook", self._hooks_of(kind), hook)
 
     def register_capture_start_hook(self, hook: _GraphHook) -> Handle:
         """Call hook(graph) when a capture has begun.
@@ -384,7 +391,8 @@ class Graph(_C.Graph):
         reset() that raises before it has reset calls none.  Not called for a
         graph that exists when the program ends.
         """
-        handle = self._register("destroy", cb)
+        hooks = self._hooks_of("destroy")
+        handle = _register("register_destroy_callback", "cb", hooks, cb)
         if synchronize_before_release:
             self.__dict__["_patient"] = True
         return handle
@@ -567,77 +575,6 @@ class Graph(_C.Graph):
                 "instantiate() has been called"
             )
         return handle
-
-
-class AcceleratorGraph(Graph):
-    """Graph(keep_graph=False, *, pool=None, capture_error_mode="default")
-    --
-
-    Work of the current accelerator that is captured once and replayed.
-
-    As a context manager it captures the work of the current stream, which must
-    not be the default one, after all work on the current device is done:
-
-        with stream, graph:
-            ...
-
-    However the block ends, the capture ends.  pool and capture_error_mode are
-    attributes, too, for the next capture: a token of
-    generate_graph_pool_handle() or pool(), and 'global', 'thread_local',
-    'relaxed' or 'default', which is 'global'.  Otherwise as
-    pystreams.cuda.CUDAGraph.
-    """
-
-    __module__ = "pystreams.accelerator"
-    __qualname__ = "Graph"
-
-    def __new__(
-        cls,
-        keep_graph: bool = False,
-        *,
-        pool: _Pool | None = None,
-        capture_error_mode: str = "default",
-    ) -> Self:
-        keeps = _keeps(keep_graph, "Graph")
-        _pool(pool, "Graph")
-        _mode(_global(capture_error_mode), "Graph")
-        return super().__new__(cls, _C.default_type(), keeps)
-
-    def __init__(
-        self,
-        keep_graph: bool = False,
-        *,
-        pool: _Pool | None = None,
-        capture_error_mode: str = "default",
-    ) -> None:
-        self.graph_pool = pool
-        self.capture_error_mode = capture_error_mode
-
-    def capture_begin(self) -> None:  # type: ignore[override]
-        """Begin to capture the current stream."""
-        self._begin(
-            _mode(_global(self.capture_error_mode)), _pool(self.graph_pool)
-        )
-
-    def debug_dump(
-        self, path: str | os.PathLike[str], *, verbose: bool = True
-    ) -> None:
-        """Write the graph to a file, as CUDAGraph.debug_dump."""
-        super().debug_dump(path, verbose=verbose)
-
-    def _begin_capture(self) -> None:
-        _C.synchronize(_C.default_type(), None, None)
-        self.capture_begin()
-
-    if TYPE_CHECKING:
-
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *args: object) -> None: ...
-
-    else:
-        __enter__ = _C.Graph._enter
-        __exit__ = _C.Graph._exit
 
 
 class CUDAGraph(Graph):

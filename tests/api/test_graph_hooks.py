@@ -133,10 +133,18 @@ def test_a_handle_stops_its_hook(stream, graph, buffer):
 
 
 def test_a_hook_must_be_callable(graph):
-    with pytest.raises(TypeError, match="callable for hook, but got int"):
-        graph.register_replay_start_hook(1)
-    with pytest.raises(TypeError, match="callable for hook, but got None"):
-        graphs.register_graph_replay_end_hook(None)
+    calls = [(getattr(graph, f"register_{k}_hook"), "hook") for k in KINDS]
+    calls += [(function, "fn") for function in GLOBAL.values()]
+    calls += [
+        (graphs.register_graph_destroy_hook, "fn"),
+        (graph.register_destroy_callback, "cb"),
+    ]
+    for call, name in calls:
+        with pytest.raises(TypeError) as caught:
+            call(1)
+        assert str(caught.value) == (
+            f"{call.__name__}() expects a callable for {name}, but got int"
+        )
 
 
 def failing(log):

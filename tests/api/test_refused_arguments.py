@@ -134,6 +134,10 @@ REFUSED = {
             f"{2**63}"
         ),
     ),
+    "accelerator.Graph(bad=1)": (
+        lambda: pystreams.accelerator.Graph(bad=1),
+        TypeError("Graph.__new__() got an unexpected keyword argument 'bad'"),
+    ),
     "wait(5)": (
         lambda: pystreams.wait(5),
         TypeError(
