@@ -163,9 +163,10 @@ reset(PyObject *self)
     return status;
 }
 
-/* tp_finalize: runs the destroy hooks before the object is deallocated.  It
- * does not reset the graph, because that may be refused on this thread.  The
- * deallocation, which follows, frees the graph on any thread. */
+/* tp_finalize: runs the destroy hooks before the object is deallocated, or
+ * when the program ends (pystreams/cuda/_graphs.py).  It does not reset the
+ * graph, because that may be refused on this thread.  The deallocation, which
+ * follows, frees the graph on any thread. */
 static void
 Graph_finalize(PyObject *self)
 {
@@ -1079,8 +1080,7 @@ Graph_wait(PyObject *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Graph_use_hooks(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(ignored))
 {
-    atomic_store(&hooked, true);
-    Py_RETURN_NONE;
+    return PyBool_FromLong(!atomic_exchange(&hooked, true));
 }
 
 /* ---- As a context manager ---- */
@@ -1207,7 +1207,7 @@ static PyMethodDef graph_methods[] = {
            "Wait until all replays are done.  Blocks with the GIL released."),
     CLASS_METHOD("_use_hooks", Graph_use_hooks, METH_NOARGS, ", /",
                  "Have all graphs call the hooks of pystreams.cuda._graphs "
-                 "from now on."),
+                 "from now on.\n\nReturns whether they did not before."),
     METHOD("_enter", Graph_enter, METH_NOARGS, ", /",
            "Call _begin_capture(), which begins a capture; without one if it "
            "raises."),

@@ -6,6 +6,8 @@ so that Ctrl-C cannot interrupt them halfway.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 
 # Not from weakref, because importing weakref takes half a millisecond.
@@ -142,7 +144,8 @@ def _register(
     number = next(_numbers)
     # A forked child runs none of its parent's hooks.
     hooks[number] = (os.getpid(), hook)
-    _C.Graph._use_hooks()
+    if _C.Graph._use_hooks():
+        atexit.register(_at_exit)
     return Handle(number, lambda: hooks.pop(number, None))
 
 
@@ -205,6 +208,19 @@ def _destroyed(graph: Graph, executable: int) -> None:
     _run_all(own)
 
 
+def _at_exit() -> None:
+    """Run the destroy hooks of all graphs that exist.
+
+    At their own end, when the interpreter is finalized, hooks cannot run.
+    """
+    for found in gc.get_objects():
+        # Not isinstance(), which asks a proxy for its __class__.
+        if issubclass(type(found), _C.Graph):
+            _C.Graph.__del__(found)
+    # A later exit function may drop a graph.
+    _everywhere.pop("destroy", None)
+
+
 def _register_everywhere(kind: str, fn: Callable[..., object]) -> Handle:
     function = f"register_graph_{kind.removeprefix('post_')}_hook"
     return _register(function, "fn", _everywhere.setdefault(kind, {}), fn)
@@ -258,7 +274,8 @@ def register_graph_replay_end_hook(fn: _GraphHook) -> Handle:
 def register_graph_destroy_hook(
     fn: Callable[[set[int]], object],
 ) -> Handle:
-    """Call fn(executables) when any graph is reset or gone.
+    """Call fn(executables) when any graph is reset or gone, or the program
+    ends.
 
     executables has the "exec_graph_id" of get_graph_data() for each
     instantiation since the capture.  Called before the graph's own callbacks.
@@ -386,10 +403,10 @@ class Graph(_C.Graph):
     ) -> Handle:
         """Call cb() once, when the graph is reset or gone.
 
-        With synchronize_before_release, reset() waits for the replays first.
+        With synchronize_before_release, the replays are waited for first.
         An exception of cb is logged, and the other callbacks still run.  A
-        reset() that raises before it has reset calls none.  Not called for a
-        graph that exists when the program ends.
+        reset() that raises before it has reset calls none.  For a graph that
+        exists when the program ends, called as an atexit function is.
         """
         hooks = self._hooks_of("destroy")
         handle = _register("register_destroy_callback", "cb", hooks, cb)

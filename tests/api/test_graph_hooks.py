@@ -308,6 +308,60 @@ def test_destroyed_with_the_object(backend, stream, buffer):
     assert byte_of(buffer, stream) == 2
 
 
+AT_EXIT = """
+import atexit, logging, weakref
+import pystreams
+from pystreams import accelerator
+from pystreams.cuda import graphs
+
+logging.basicConfig(format="%(message)s")
+stream, data = pystreams.Stream(), pystreams.empty(4)
+first, second, empty = (accelerator.Graph() for _ in range(3))
+proxy = weakref.proxy(type("Gone", (), {{}})())
+
+def replay():
+    with stream:
+        first.replay()
+        stream.synchronize()
+    print("replayed")
+
+@atexit.register
+def last():
+    global second
+    replay()
+    del second
+
+graphs.register_graph_destroy_hook(lambda found: print(len(found)))
+with stream:
+    for graph in (first, second):
+        with graph:
+            data.fill_(1)
+{own}
+del graph
+print("end")
+"""
+OWN = """
+first.register_destroy_callback(lambda: 1 / 0)
+first.register_destroy_callback(
+    lambda: print("gone", stream.query()), synchronize_before_release=True
+)
+empty.register_destroy_callback(lambda: print("empty"))
+atexit.register(replay)
+"""
+
+
+def test_destroy_hooks_run_when_the_program_ends(run_python):
+    """Once for each graph that captured something; it can still be used."""
+    done = run_python(AT_EXIT.format(own=""))
+    assert (done.stdout, done.stderr) == ("end\n1\n1\nreplayed\n", "")
+    done = run_python(AT_EXIT.format(own=OWN))
+    lines = done.stdout.split("\n")
+    assert lines[:2] == ["end", "replayed"]
+    assert sorted(lines[2:-2]) == ["1", "1", "gone True"]
+    assert lines[-2:] == ["replayed", ""]
+    assert "ZeroDivisionError" in done.stderr
+
+
 def test_destroy_callbacks_that_raise_are_logged(
     stream, graph, buffer, caplog
 ):
