@@ -71,6 +71,7 @@ def test_commands_of_the_guide(shell):
     done = shell(commands)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the contract on mtia: 2 devices" in done.stdout
+    assert "<pystreams.Stream device=mtia:1" in done.stdout.splitlines()[-1]
 
 
 def test_commands_of_bring_up(shell):
