@@ -36,6 +36,21 @@ devices_of(int runtime)
     return (size_t)ps_runtime_at(runtime)->room;
 }
 
+struct ps_stream *
+ps_current_take(struct ps_currents *currents, int runtime)
+{
+    struct ps_stream *taken = NULL;
+    struct ps_stream **row = currents->streams[runtime];
+    for (size_t d = 0; row != NULL && d < devices_of(runtime); d++) {
+        if (row[d] != NULL) {
+            taken = row[d];
+            row[d] = NULL;
+            return taken;
+        }
+    }
+    return NULL;
+}
+
 /* Remove any one stream from the scopes or the rows, and return it.  The
  * caller gets the reference.  Returns NULL if no stream is left. */
 static struct ps_stream *
@@ -55,17 +70,10 @@ take_any(struct ps_currents *currents)
         }
         currents->depth--;
     }
-    for (int i = 0; i < PS_MAX_RUNTIMES; i++) {
-        struct ps_stream **row = currents->streams[i];
-        for (size_t d = 0; row != NULL && d < devices_of(i); d++) {
-            if (row[d] != NULL) {
-                taken = row[d];
-                row[d] = NULL;
-                return taken;
-            }
-        }
+    for (int i = 0; i < PS_MAX_RUNTIMES && taken == NULL; i++) {
+        taken = ps_current_take(currents, i);
     }
-    return NULL;
+    return taken;
 }
 
 static void

@@ -29,6 +29,11 @@ void ps_currents_destroy(struct ps_currents *currents,
 struct ps_stream *
 ps_current_stream(struct ps_currents *currents, struct ps_device *device);
 
+/* Make the device's first_current its current stream again, for one device of
+ * the runtime with this index on which a stream was set.  Returns that stream,
+ * whose reference the caller must drop; NULL if no stream was set. */
+struct ps_stream *ps_current_take(struct ps_currents *currents, int runtime);
+
 /* The functions below replace current streams.  They return the references to
  * the replaced streams, and the caller must drop these. */
 

@@ -158,18 +158,27 @@ ps_emulation_show(struct ps_runtime *runtime, int devices,
                   struct ps_runtime *previous)
 {
     atomic_store(&runtime->device_count, devices);
+    atomic_store(&runtime->hidden, false);
     if (previous != NULL) {
         atomic_store(&previous->hidden, true);
     }
-    atomic_store(&runtime->hidden, false);
 }
 
 void
-ps_emulation_leave(struct ps_runtime *runtime, struct ps_runtime *previous)
+ps_emulation_hide(struct ps_runtime *runtime, struct ps_runtime *previous)
 {
-    atomic_store(&runtime->hidden, true);
     if (previous != NULL) {
         atomic_store(&previous->hidden, false);
+    }
+    atomic_store(&runtime->hidden, true);
+}
+
+void
+ps_emulation_leave(struct ps_runtime *runtime)
+{
+    if (ps_runtime_is_used(runtime)) {
+        ps_runtime_note_failure(runtime,
+                                ps_runtime_restore_device(runtime, 0));
     }
     ps_memory_sweep(runtime);
     ps_thread_streams_end(runtime);

@@ -36,10 +36,13 @@ bool ps_emulation_reuse(struct ps_runtime *runtime);
 void ps_emulation_show(struct ps_runtime *runtime, int devices,
                        struct ps_runtime *previous);
 
-/* Hide the emulation, and unhide the runtime `previous`, which may be NULL.
- * Frees the emulation's pooled memory, streams and events. */
+/* Hide the emulation, and unhide the runtime `previous`, which may be NULL. */
 void
-ps_emulation_leave(struct ps_runtime *runtime, struct ps_runtime *previous);
+ps_emulation_hide(struct ps_runtime *runtime, struct ps_runtime *previous);
+
+/* Leave the emulation, which must be hidden.  Frees its pooled memory, streams
+ * and events.  May block. */
+void ps_emulation_leave(struct ps_runtime *runtime);
 
 /* End the default streams that the calling thread has in emulations that were
  * left: such a stream would prevent the reuse of its emulation.  May block. */

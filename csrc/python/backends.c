@@ -104,16 +104,27 @@ load_backend(const char *name, size_t length, int *type)
 struct ps_runtime *
 default_runtime(void)
 {
-    int type = atomic_load(&module_state.default_type);
-    if (type < 0) {
+    int known = atomic_load(&module_state.default_type);
+    int type = known;
+    if (known < 0) {
         type = type_of_result(
             import_call("pystreams._settings", "default_type", "()"));
         if (type < 0) {
             return NULL;
         }
-        atomic_store(&module_state.default_type, type);
+        atomic_compare_exchange_strong(&module_state.default_type, &known,
+                                       type);
     }
     return find_runtime(type);
+}
+
+int
+replace_default_type(int type)
+{
+    static atomic_int unknown = -1;
+    return atomic_exchange(&module_state.default_type,
+                           type >= 0 ? type
+                                     : atomic_fetch_sub(&unknown, 1) - 1);
 }
 
 /* Get the pointer of a capsule, which must have this name.  On failure,

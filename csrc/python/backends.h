@@ -45,4 +45,9 @@ use_runtime(int type)
  * exception. */
 struct ps_runtime *default_runtime(void);
 
+/* Set the device type to use if the program gives none, and return the type
+ * from before.  A type below 0 has default_runtime ask for it again; an answer
+ * that it has asked for already is then out of date, and is not kept. */
+int replace_default_type(int type);
+
 #endif

@@ -416,6 +416,17 @@ choice_to_leave(void)
     return choice;
 }
 
+void
+leave_current_streams(struct ps_runtime *runtime)
+{
+    struct ps_stream *stream;
+    struct choice *choice = choice_to_leave();
+    while (choice != NULL && (stream = ps_current_take(
+                                  choice->currents, runtime->index)) != NULL) {
+        stream_release(stream);
+    }
+}
+
 /* Returns whether the parent process created the open Stream, and this is a
  * forked child. */
 static bool

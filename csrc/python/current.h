@@ -19,6 +19,10 @@ struct ps_stream *current_stream_of(struct ps_device *device);
 __attribute__((cold)) struct ps_stream *
 thread_stream(struct ps_device *device);
 
+/* Make the calling thread or its task leave the streams of the runtime that
+ * were set. */
+void leave_current_streams(struct ps_runtime *runtime);
+
 /* __enter__ and __exit__ of every type of Stream. */
 PyObject *Stream_enter(PyObject *self, PyObject *ignored);
 PyObject *Stream_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs);

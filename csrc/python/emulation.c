@@ -2,12 +2,24 @@
  * pystreams.testing builds emulated_cuda() on them. */
 #include "module.h"
 
+#include <string.h>
+
 #include "../core/emulation.h"
 
 #include "../backends/backends.h"
 #include "backends.h"
+#include "current.h"
 #include "errors.h"
 #include "schedules.h"
+
+/* The emulations that are entered, in this order, each with what its end puts
+ * back: the runtime that it hides, and the default device type. */
+static struct entered {
+    struct ps_runtime *runtime;
+    struct ps_runtime *previous;
+    int type;
+} entered[PS_MAX_RUNTIMES];
+static int entered_count;
 
 static struct ps_runtime *
 make_emulation(uint64_t memory)
@@ -52,6 +64,51 @@ find_emulation(uint64_t memory)
                                                 : NULL;
 }
 
+/* Show the emulation, in place of the runtime that "cuda" means. */
+static void
+enter(struct ps_runtime *runtime, int devices)
+{
+    /* In one step: each emulation must hide the one that was shown before. */
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    struct ps_runtime *previous = ps_runtime_find(PS_DEVICE_CUDA);
+    ps_emulation_show(runtime, devices, previous);
+    entered[entered_count++] =
+        (struct entered){runtime, previous, replace_default_type(-1)};
+    Py_END_CRITICAL_SECTION();
+}
+
+/* End the emulation with this index.  If it is the latest, "cuda" means again
+ * what it meant before.  Otherwise the emulation that was entered next puts
+ * that back when it ends.  Stores in *latest which of the two it was.  Returns
+ * NULL if there is no such emulation. */
+static struct ps_runtime *
+leave(int index, bool *latest)
+{
+    struct ps_runtime *runtime = NULL;
+    Py_BEGIN_CRITICAL_SECTION(variables_owner());
+    int i = entered_count;
+    while (--i >= 0 && entered[i].runtime->index != index) {
+    }
+    *latest = i == entered_count - 1;
+    if (i >= 0) {
+        struct entered left = entered[i];
+        runtime = left.runtime;
+        entered_count--;
+        if (*latest) {
+            ps_emulation_hide(runtime, left.previous);
+            replace_default_type(left.type);
+        }
+        else {
+            memmove(&entered[i], &entered[i + 1],
+                    (size_t)(entered_count - i) * sizeof(*entered));
+            entered[i].previous = left.previous;
+            entered[i].type = left.type;
+        }
+    }
+    Py_END_CRITICAL_SECTION();
+    return runtime;
+}
+
 static PyObject *
 emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -88,50 +145,43 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
     if (runtime == NULL) {
         return PyErr_Format(
             PyExc_RuntimeError,
-            "emulated_cuda() has no place left: streams, events, graphs or "
-            "Buffers of earlier emulations are still alive; drop them");
+            "emulated_cuda() has no place left: each earlier emulation is "
+            "still entered, or streams, events, graphs or Buffers of it are "
+            "still alive; leave it, or drop them");
     }
-    struct ps_runtime *previous = ps_runtime_find(PS_DEVICE_CUDA);
-    PyObject *entered = Py_BuildValue("(iii)", runtime->index,
-                                      previous != NULL ? previous->index : -1,
-                                      atomic_load(&module_state.default_type));
-    if (entered == NULL) {
-        atomic_store(&runtime->entered, false);
-        return NULL;
-    }
-    atomic_store(&module_state.default_type, -1);
-    ps_emulation_show(runtime, (int)devices, previous);
+    enter(runtime, (int)devices);
     install_tables();
-    return entered;
-}
-
-static PyObject *
-emulation_current(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
-{
-    struct ps_runtime *runtime = ps_runtime_find(PS_DEVICE_CUDA);
-    return PyLong_FromLong(
-        runtime != NULL && runtime->emulation ? runtime->index : -1);
+    /* Cannot fail: CPython allocates no int this small. */
+    return PyLong_FromLong(runtime->index);
 }
 
 static PyObject *
 emulation_leave(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int index, previous, type;
-    if (!PyArg_ParseTuple(args, "iii:emulation_leave", &index, &previous,
-                          &type)) {
+    int index;
+    bool latest;
+    if (!PyArg_ParseTuple(args, "i:emulation_leave", &index)) {
         return NULL;
     }
-    struct ps_runtime *runtime = ps_runtime_find(PS_DEVICE_CUDA);
-    if (runtime == NULL || runtime->index != index) {
-        return PyErr_Format(PyExc_RuntimeError,
-                            "emulations of emulated_cuda() must be left in "
-                            "the reverse of the order of entering them");
+    struct ps_runtime *runtime = leave(index, &latest);
+    if (runtime == NULL) {
+        return PyErr_Format(PyExc_ValueError,
+                            "emulation_leave() expects an emulation that is "
+                            "entered, but got %d",
+                            index);
     }
-    atomic_store(&module_state.default_type, type);
-    WITHOUT_GIL(ps_emulation_leave(
-        runtime, previous >= 0 ? ps_runtime_at(previous) : NULL));
+    leave_current_streams(runtime);
+    WITHOUT_GIL(ps_emulation_leave(runtime));
     report_cleanup(runtime, NULL, "ending an emulation",
                    ps_runtime_take_failure(runtime));
+    if (!latest) {
+        return PyErr_Format(
+            PyExc_RuntimeError,
+            "emulated_cuda() was left before an emulation that was entered "
+            "later; it has ended, and the later one goes on; leave emulations "
+            "in the reverse of the order of entering them, and use them in "
+            "only one thread or task at a time");
+    }
     Py_RETURN_NONE;
 }
 
@@ -140,12 +190,10 @@ PyMethodDef emulation_functions[] = {
              "devices, memory, /",
              "Have the CPU engine stand in for so many CUDA devices, each "
              "with so many bytes.\n\n"
-             "Return the arguments of emulation_leave."),
-    FUNCTION("emulation_current", emulation_current, METH_NOARGS, "/",
-             "Return the number of the latest emulation that was entered and "
-             "not left; -1 if there\nis none."),
-    FUNCTION("emulation_leave", emulation_leave, METH_VARARGS,
-             "emulation, previous, type, /",
-             "Put back what emulation_enter replaced."),
+             "Return the argument of emulation_leave."),
+    FUNCTION("emulation_leave", emulation_leave, METH_VARARGS, "emulation, /",
+             "Put back what emulation_enter replaced.\n\n"
+             "Raise RuntimeError, after this, if a later emulation is still "
+             "entered."),
     {NULL},
 };

@@ -55,8 +55,8 @@ extern struct module_state {
     PyObject *str_dlpack_exchange;
     PyObject *str_array_interface;
     PyObject *str_host_array_interface;
-    /* The device type to use if the program gives none; -1 until it is first
-     * needed. */
+    /* The device type to use if the program gives none; below 0 until it is
+     * first needed.  Changed by replace_default_type. */
     atomic_int default_type;
 } module_state;
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 
 import threading
 from contextlib import ContextDecorator, ExitStack
+from functools import wraps
+from inspect import (
+    isasyncgenfunction,
+    iscoroutinefunction,
+    isgeneratorfunction,
+)
 
 from .. import _C, _settings
 from .._arguments import integer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import SupportsIndex
+    from collections.abc import Callable
+    from typing import Any, SupportsIndex, TypeVar
 
     from .._C import _StreamLike
 
-_CUDA = 1
+    _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class emulated_cuda(ContextDecorator):
@@ -29,24 +36,57 @@ class emulated_cuda(ContextDecorator):
     statistics; in another emulation, all of these begin anew.  Objects made
     inside may be used afterwards; end captures inside.
 
-    Emulations may be nested.  Raises ValueError for a number of devices not
-    from 1 to 16 or for no size of memory; entering one raises RuntimeError
-    while a schedule is explored.  It is a decorator, too.
+    Emulations may be nested.  Leaving one before another that was entered
+    later ends it, too, but raises RuntimeError: let only one thread or task at
+    a time emulate.  It is a decorator, too, of functions and coroutine
+    functions.
+
+    Raises ValueError for a number of devices not from 1 to 16 or for no size
+    of memory, and TypeError if a generator function is decorated; entering one
+    raises RuntimeError while a schedule is explored.
     """
 
     def __init__(
         self, devices: SupportsIndex = 2, memory: int | str = "1GiB"
     ) -> None:
+        if callable(devices):
+            raise TypeError(
+                "emulated_cuda() expects an int for devices, but got "
+                f"{type(devices).__name__}; as a decorator, write "
+                "@emulated_cuda(), with parentheses"
+            )
         name = "memory of emulated_cuda()"
         self._devices = integer("emulated_cuda", "devices", devices)
         self._memory = _settings.parse_memory(name, str(memory))
-        self._entered: list[tuple[int, int, int]] = []
+        self._entered: list[int] = []
+
+    def _recreate_cm(self) -> emulated_cuda:
+        # Each call of a decorated function has an emulation of its own, which
+        # is the one that it ends, also if calls overlap.
+        return emulated_cuda(self._devices, self._memory)
+
+    def __call__(self, func: _F) -> _F:
+        if isgeneratorfunction(func) or isasyncgenfunction(func):
+            raise TypeError(
+                "emulated_cuda() cannot decorate a generator function, whose "
+                "body runs after the call; write `with emulated_cuda():` in "
+                f"{func.__qualname__}()"
+            )
+        if not iscoroutinefunction(func):
+            return super().__call__(func)
+
+        @wraps(func)
+        async def emulated(*args: Any, **kwargs: Any) -> Any:
+            with self._recreate_cm():
+                return await func(*args, **kwargs)
+
+        return emulated  # type: ignore[return-value]
 
     def __enter__(self) -> None:
         # Append a placeholder first, because append() may raise MemoryError.
         # Nothing after emulation_enter() can, so that what was entered can
         # always be left.
-        self._entered.append((-1, -1, -1))
+        self._entered.append(-1)
         try:
             entered = _C.emulation_enter(self._devices, self._memory)
         except BaseException:
@@ -55,15 +95,7 @@ class emulated_cuda(ContextDecorator):
         self._entered[-1] = entered
 
     def __exit__(self, *exc_info: object) -> None:
-        entered = self._entered[-1]
-        try:
-            if _C.emulation_current() == entered[0]:
-                _reset_currents(self._devices)
-        finally:
-            # This raises if an emulation that was entered later is still
-            # active.  Then self._entered keeps the entry for another try.
-            _C.emulation_leave(*entered)
-            self._entered.pop()
+        _C.emulation_leave(self._entered.pop())
 
 
 class Emulation:
@@ -87,17 +119,6 @@ class Emulation:
         self.close()
 
 
-def _reset_currents(devices: int) -> None:
-    """Leave the streams and the device that are current in this thread."""
-    if not _C.is_initialized(_CUDA):
-        return
-    for index in range(devices):
-        default = _C.default_stream(_CUDA, index)
-        if _C.current_stream(_CUDA, index) != default:
-            _C.set_stream(default)
-    _C.set_device(_CUDA, 0)
-
-
 def _wait_for(released: threading.Event) -> bool:
     while _C.schedule_is_on() and not released.is_set():
         _C.schedule_hold()
@@ -107,7 +128,8 @@ def _wait_for(released: threading.Event) -> bool:
 class hold:
     """hold(stream)
 
-    Keep a stream busy within a with block.
+    Keep a stream busy within a with block.  Without the block it does nothing,
+    and release() raises RuntimeError; the fixture of this name needs no block.
 
     Work that is queued on the stream meanwhile starts at the end of the block,
     or at a call of release() of the object that `with` returns.  Works on
@@ -120,6 +142,7 @@ class hold:
         self._stream = _C.as_stream("hold", stream)
         self._released = threading.Event()
         self._released.set()
+        self._entered = False
 
     def __enter__(self) -> hold:
         # Do nothing if this is entered already: the fixture `hold` returns an
@@ -132,6 +155,7 @@ class hold:
             except BaseException:
                 self._released = before
                 raise
+            self._entered = True
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -144,6 +168,11 @@ class hold:
 
     def release(self) -> None:
         """Let the stream go on.  Releasing it again does nothing."""
+        if not self._entered:
+            raise RuntimeError(
+                "release() expects a hold that has begun, but the stream was "
+                "not held; write `with hold(stream) as held:`"
+            )
         self._released.set()
         _C.schedule_released()
 

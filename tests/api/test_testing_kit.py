@@ -1,9 +1,11 @@
 """The tools of pystreams.testing: emulated devices within a process, streams
 that stay busy, work that fails."""
 
+import asyncio
 import concurrent.futures
 import gc
 import inspect
+import itertools
 import sys
 import threading
 import time
@@ -76,6 +78,18 @@ def test_a_number_of_devices_that_is_none_is_refused(devices):
         f"{type(devices).__name__}$",
     ):
         emulated_cuda(devices)
+
+
+def test_a_decorator_without_parentheses_is_refused():
+    with pytest.raises(
+        TypeError,
+        match=r"^emulated_cuda\(\) expects an int for devices, but got "
+        r"function; as a decorator, write @emulated_cuda\(\), with",
+    ):
+
+        @emulated_cuda
+        def count():
+            pass
 
 
 @pytest.mark.unscheduled
@@ -400,8 +414,9 @@ with emulated_cuda():
         env=EMPTY,
     )
     assert (done.stdout, done.stderr) == (
-        "emulated_cuda() has no place left: streams, events, graphs or "
-        "Buffers of earlier emulations are still alive; drop them\n",
+        "emulated_cuda() has no place left: each earlier emulation is still "
+        "entered, or streams, events, graphs or Buffers of it are still "
+        "alive; leave it, or drop them\n",
         "",
     )
 
@@ -481,18 +496,119 @@ def test_nested():
 
 
 @pytest.mark.unscheduled
-def test_left_in_the_wrong_order():
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+def test_left_in_any_order(order):
+    """One that is not the latest ends, too, but with an error."""
     before = facts()
-    first, second = emulated_cuda(1), emulated_cuda(2)
-    first.__enter__()
-    second.__enter__()
-    with pytest.raises(RuntimeError, match="in the reverse of the order"):
-        first.__exit__(None, None, None)
-    assert cuda.device_count() == 2
-    second.__exit__(None, None, None)
-    assert cuda.device_count() == 1
-    first.__exit__(None, None, None)
+    blocks = [emulated_cuda(devices) for devices in (1, 2, 3)]
+    for block in blocks:
+        block.__enter__()
+    entered = [0, 1, 2]
+    for index in order:
+        if index == entered[-1]:
+            blocks[index].__exit__(None, None, None)
+        else:
+            with pytest.raises(RuntimeError, match="in the reverse of the"):
+                blocks[index].__exit__(None, None, None)
+        entered.remove(index)
+        if entered:
+            assert cuda.device_count() == entered[-1] + 1
+            assert str(accelerator.current_accelerator()) == "cuda"
     assert facts() == before
+
+
+@pytest.mark.unscheduled
+def test_overlapping_tasks_leave_nothing():
+    before = facts()
+
+    async def emulate(entered, leave):
+        with emulated_cuda():
+            cuda.set_stream(cuda.Stream(1))
+            entered.set()
+            await leave.wait()
+
+    async def overlap():
+        entered = [asyncio.Event(), asyncio.Event()]
+        leave = [asyncio.Event(), asyncio.Event()]
+        tasks = []
+        for events in zip(entered, leave, strict=True):
+            tasks.append(asyncio.create_task(emulate(*events)))
+            await events[0].wait()
+        leave[0].set()
+        with pytest.raises(RuntimeError, match="one thread or task at a time"):
+            await tasks[0]
+        leave[1].set()
+        await tasks[1]
+
+    for _ in range(9):
+        asyncio.run(overlap())
+    assert facts() == before
+
+
+@pytest.mark.unscheduled
+def test_a_stream_that_is_current_keeps_no_place():
+    """Of an emulation that ends before one that was entered later."""
+    before = facts()
+    for _ in range(9):
+        first, second = emulated_cuda(), emulated_cuda()
+        first.__enter__()
+        cuda.set_stream(cuda.Stream(1))
+        second.__enter__()
+        with pytest.raises(RuntimeError, match="in the reverse of the"):
+            first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+    assert facts() == before
+
+
+@pytest.mark.unscheduled
+def test_threads_that_overlap_leave_nothing():
+    before = facts()
+    failures = []
+
+    def emulate():
+        for _ in range(50):
+            try:
+                with emulated_cuda(1):
+                    time.sleep(0)
+            except RuntimeError as error:
+                if "in the reverse of the" not in str(error):
+                    failures.append(error)
+
+    threads = [threading.Thread(target=emulate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert facts() == before
+
+
+def test_the_accelerator_that_a_change_overtakes(run_python):
+    """An emulation ends, as in another thread, while the package asks for the
+    accelerator: first if it was not known before the emulation, then if it
+    was."""
+    done = run_python(
+        """
+import contextlib
+from pystreams import _settings, accelerator
+from pystreams.testing import emulated_cuda
+ask = _settings.default_type
+def overtaken():
+    kind = ask()
+    block.__exit__()
+    return kind
+for _ in range(2):
+    block = emulated_cuda()
+    block.__enter__()
+    _settings.default_type = overtaken
+    with contextlib.suppress(RuntimeError):
+        accelerator.current_accelerator()
+    _settings.default_type = ask
+    print(accelerator.current_accelerator())
+""",
+        env=EMPTY | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert (done.stdout, done.stderr) == ("cpu\ncpu\n", "")
 
 
 @pytest.mark.unscheduled
@@ -510,6 +626,63 @@ def test_as_a_decorator():
         return cuda.device_count()
 
     assert count() == count() == 3
+
+
+@pytest.mark.unscheduled
+def test_as_a_decorator_of_a_coroutine_function():
+    before = facts()
+
+    @emulated_cuda(3, "2MiB")
+    async def count(argument):
+        """Its text."""
+        await asyncio.sleep(0)
+        return cuda.device_count(), cuda.mem_get_info()[1], argument
+
+    assert inspect.iscoroutinefunction(count)
+    assert count.__doc__ == "Its text."
+    for _ in range(2):
+        assert asyncio.run(count(1)) == (3, 2 << 20, 1)
+    assert facts() == before
+
+
+@pytest.mark.unscheduled
+def test_overlapping_calls_of_a_decorated_function():
+    """Each ends the emulation that it has begun, not the latest."""
+    before = facts()
+    ended = []
+
+    @emulated_cuda(1)
+    async def emulate(name, turns):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        ended.append(name)
+
+    async def overlap():
+        return await asyncio.gather(
+            emulate("first", 1), emulate("second", 5), return_exceptions=True
+        )
+
+    first, second = asyncio.run(overlap())
+    assert ended == ["first", "second"]
+    assert "in the reverse of the order" in str(first)
+    assert second is None
+    assert facts() == before
+
+
+def test_a_generator_function_is_not_decorated():
+    def generate():
+        yield
+
+    async def generate_later():
+        yield
+
+    for function in (generate, generate_later):
+        with pytest.raises(
+            TypeError,
+            match=r"^emulated_cuda\(\) cannot decorate a generator function, "
+            r".*write `with emulated_cuda\(\):` in .*generate",
+        ):
+            emulated_cuda()(function)
 
 
 @pytest.mark.unscheduled
@@ -656,9 +829,14 @@ def test_hold(backend, stream):
 
 
 def test_a_hold_begins_with_its_block(stream):
-    """One whose `with` is forgotten does not block the stream for ever."""
+    """One whose `with` is forgotten does not block the stream for ever, and
+    cannot be released."""
     held = hold(stream)
     stream.synchronize()
+    with pytest.raises(
+        RuntimeError, match=r"write `with hold\(stream\) as held:`$"
+    ):
+        held.release()
     for _ in range(2):
         assert held.released
         with held:
