@@ -522,10 +522,13 @@ def test_overlapping_tasks_leave_nothing():
     before = facts()
 
     async def emulate(entered, leave):
-        with emulated_cuda():
-            cuda.set_stream(cuda.Stream(1))
+        try:
+            with emulated_cuda():
+                cuda.set_stream(cuda.Stream(1))
+                entered.set()
+                await leave.wait()
+        finally:
             entered.set()
-            await leave.wait()
 
     async def overlap():
         entered = [asyncio.Event(), asyncio.Event()]
