@@ -1,8 +1,8 @@
 """The hot calls of every library, in batches that take turns.
 
-Each library has a process of its own.  A batch of every library is timed
-before the next batch of any, and on the same processor, so that all meet the
-machine alike: one processor can be slower than the next all along.
+Each library has a process of its own.  In each round, one batch of every
+library is timed, all on the same processor: one processor may be slower than
+another all the time, and this must slow all libraries alike.
 """
 
 import os
@@ -34,7 +34,8 @@ def tables(device, quick):
 
 
 def start(stack, device):
-    """A worker for each library, and a cell for each that has none."""
+    """Return a worker for each library that can be loaded, and for each other
+    library a cell with the reason."""
     workers, missing = {}, {}
     for library, peer in of(device).items():
         try:
@@ -48,8 +49,8 @@ def start(stack, device):
 
 
 def measure(workers, row, batches):
-    """Nanoseconds of each batch, or a cell that says why not, of the
-    libraries that can do it."""
+    """Return, for each library that has the row, the nanoseconds per call of
+    each batch; if a batch failed, a cell with the reason instead."""
     samples = {n: [] for n, worker in workers.items() if row in worker.rows}
     failed = {}
     for processor in islice(cycle(os.sched_getaffinity(0)), batches):
@@ -106,7 +107,10 @@ def batches_of(samples, row, library):
 
 
 def times(ours, theirs):
-    """The ratio of batches that were next to each other, of which one pair in
-    two has a greater one: what slows a processor slows both."""
+    """The median ratio of ours to theirs, over the pairs of batches.
+
+    The two batches of a pair ran one after the other on the same processor,
+    so a slow processor slows both, and the ratio stays.
+    """
     pairs = zip(ours, theirs, strict=True)
     return statistics.median(a / max(b, 1e-3) for a, b in pairs)

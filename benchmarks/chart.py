@@ -1,5 +1,5 @@
-"""A bar chart of the calls: how many times the raw call each library takes.
-A bar begins at the raw call, and goes left where less is taken."""
+"""A bar chart of the calls: each library's time divided by the raw call's.
+A bar begins at 1, the raw call; if the library is faster, it goes left."""
 
 from benchmarks.peers import FLOORS, OURS
 from benchmarks.tables import figure as text
@@ -45,8 +45,8 @@ def draw(tables, machine, path):
 
 
 def lay_out(table):
-    """The place and ratio of each library's bars, and the place and title of
-    each row, from the top."""
+    """Return the bars, {library: [(place, ratio), ...]}, and the labels of the
+    rows, [(place, title), ...].  Places are counted from the top."""
     bars, ticks, place = {}, [], 0
     for row in table.rows:
         ratios = {name: cell.of_raw for name, cell in row.cells.items()}

@@ -5,9 +5,9 @@ memory, with and without a CRC-32 of each chunk; the devices copy up, down, and
 both ways at once.  Stages share memory and caches, so together they are slower
 than the slowest alone.  On a GPU, the limit is the rate of readers and copies
 that run at once, unordered.  On the CPU engine, stages share the cores, too,
-and the limit is a loop in C on as many threads: read and two memcpy for each
-chunk.  Every round measures all of these; ratios are within a round, and the
-medians of the rounds are printed.
+and the limit is a loop in C, on one thread or one for each core, whichever is
+faster: a read and two memcpy for each chunk.  Every round measures all of
+these; ratios are within a round, and the medians of the rounds are printed.
 
 Plain threads, as many as the demo has streams, do the demo's work: each reads
 a chunk, copies it to the device and back, waits, and checks it, with a stream
@@ -79,7 +79,8 @@ def compile_copy(folder: str) -> ctypes.CDLL:
 def rate_in_c(
     loaded: ctypes.CDLL, file: int, chunk: int, limit: int, threads: int
 ) -> float:
-    """Return the bytes a second of the loop in C, a part on each thread."""
+    """Return the bytes a second of the loop in C.  Each thread has a part of
+    the file."""
     part = -(-limit // threads)
 
     def copy(begin: int) -> None:
@@ -106,8 +107,8 @@ def silent(nbytes: int) -> None:
 class Readers:
     """Plain threads that read a file into host memory of a device's kind.
 
-    Each has two buffers, as a lane of the demo has: it reads into one and
-    checks the other, which it filled before.
+    Each thread has two buffers, like a lane of the demo: it reads a chunk into
+    one and computes the CRC-32 of the other, which it filled before.
     """
 
     def __init__(self, source: demo.Source, device: _C.device, chunk: int):
@@ -200,7 +201,7 @@ class Threads:
         )
 
     def rate(self, threads: int, limit: int, checksums: array | None) -> float:
-        """Return the bytes a second of some of the threads."""
+        """Return the bytes a second of this many of the threads together."""
         chunk = self._places[0][1].nbytes
         indices = iter(range(-(-limit // chunk)))
 
@@ -280,7 +281,8 @@ class Section:
         return runs, plain
 
     def _at_once(self, read: dict[str, float], check: bool) -> float:
-        """Return the rate of readers and copies that nothing orders."""
+        """Return the rate of readers and copies that run at once, unordered:
+        the smaller of the two."""
         threads = int(max(read, key=read.__getitem__))
         with ThreadPoolExecutor(1) as pool:
             copied = pool.submit(self._copies.rate, True, True, self.size)

@@ -23,8 +23,9 @@ def milliseconds(ns):
 
 @dataclass(frozen=True)
 class Held:
-    """A row: a measurement of the engine, the machine's to compare it with if
-    there is one, and whether the two medians meet the target."""
+    """A row: a measurement of the engine, and in some rows a plain call of the
+    machine to compare it with.  `engine` and `machine` are their functions;
+    `good` takes the two medians and says whether the target is met."""
 
     title: str
     engine: str
@@ -104,7 +105,7 @@ def judged(held, found):
 
 
 def measure(quick):
-    """Samples of each function of threads.c, in turns."""
+    """Samples from each function of threads.c, which take turns."""
     library = native.build("threads.c", *native.engine())
     turns = {
         "queued": (50_000, 3 if quick else 60),
@@ -124,8 +125,8 @@ def measure(quick):
 
 
 def records(rounds):
-    """Nanoseconds of each record that a busy stream is given from Python,
-    and does later."""
+    """Nanoseconds for each record, to queue it from Python on a busy stream
+    and to do it when the stream is free."""
     import pystreams
     from pystreams import _C
 

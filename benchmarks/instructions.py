@@ -2,12 +2,13 @@
 
     python benchmarks/instructions.py [--check | --record] [--plant]
 
-valgrind counts them, so a busy machine does not change the result: the
-difference of two loops, minus that of an empty loop, with the engine's workers
-idle.  Prints each count next to the one recorded for this Python in
-instructions.json.  --check exits with 1 if a count is more than 10% above its
-record, and prints the reason if it cannot check; --record writes the record;
---plant makes each call slower by the read of an attribute.
+valgrind counts them, so a busy machine does not change the result.  A count is
+the difference between a loop and one twice as long, for each call, less that
+of a loop that does nothing; the engine's workers are idle.  Prints each count
+next to the one recorded for this Python in instructions.json.  --check exits
+with 1 if a count is more than 10% above its record, or, with the reason, if it
+cannot check; --record writes the record; --plant adds the read of an attribute
+to each call, so that --check must fail.
 """
 
 import argparse
@@ -61,7 +62,7 @@ STATEMENTS = {
 
 
 def names():
-    """What the statements speak of."""
+    """The names that the statements use."""
     from pystreams import cuda
 
     stream, busy = cuda.Stream(), cuda.Stream()
@@ -93,7 +94,8 @@ def names():
 
 
 def run_loops(plant):
-    """The loops, with os.getppid() where the counts are cut."""
+    """Run the loops.  At each os.getppid(), valgrind writes the count so far
+    to a file of its own and starts a new one."""
     import gc
 
     known = names()

@@ -1,5 +1,5 @@
-"""Where the figures were taken: what a reader needs to judge them, and no
-name of the machine."""
+"""The machine that was measured: the facts that a reader needs to judge the
+figures, but no name of the machine."""
 
 import os
 import platform

@@ -1,8 +1,9 @@
 """Builds the C programs of benchmarks/c as libraries, and calls them.
 
-Each has `int prepare(void)`, 0 when it can measure, and functions
-`double name(int count)`: nanoseconds per operation, negative after a failure.
-But bare.c is an extension module.
+Each program has `int prepare(void)`, which returns 0 if the program can
+measure here, and functions `double name(int count)`, which return nanoseconds
+per operation, or a negative number after a failure.  The exception is bare.c,
+an extension module.
 """
 
 import ctypes
@@ -25,13 +26,13 @@ FLAGS = ["-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-D_GNU_SOURCE"]
 
 
 def engine():
-    """What a program over the CPU engine is built with."""
+    """The compiler's arguments for a program that calls the CPU engine."""
     sources = sorted((ROOT / "csrc/backends/cpu").glob("*.c"))
     return [*sources, f"-I{ROOT / 'csrc/include'}"]
 
 
 def toolkit():
-    """What a program over cudart is built with."""
+    """The compiler's arguments for a program that calls cudart."""
     roots = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))]
     if nvcc := shutil.which("nvcc"):
         roots.append(Path(nvcc).resolve().parent.parent)
@@ -48,7 +49,8 @@ def toolkit():
 
 
 def compiled(load, source, *options):
-    """What load gives for the library's path; its file is gone then."""
+    """Compile the source to a library and return load(its path).  The file is
+    deleted afterwards; the loaded library stays."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "rows.so")
         command = [os.environ.get("CC", "cc"), *FLAGS, HERE / "c" / source]
@@ -69,7 +71,7 @@ def build(source, *options):
 
 
 def extension(name, *options):
-    """The module of the name, of a file of that name."""
+    """Compile and import the extension module of the file {name}.c."""
 
     def load(path):
         spec = spec_from_file_location(name, path)
@@ -82,7 +84,7 @@ def extension(name, *options):
 
 
 def rows(source, *options):
-    """The functions that the source defines by ROW."""
+    """The functions that the source defines with ROW(), by their names."""
     loaded = build(source, *options)
     text = (HERE / "c" / source).read_text()
     return {

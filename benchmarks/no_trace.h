@@ -1,5 +1,5 @@
-/* Included before everything else by trace_cost.py: core/trace.h with trace
- * points that are not there. */
+/* core/trace.h, but with trace points that compile to nothing.  trace_cost.py
+ * includes this before everything else, by the compiler's -include. */
 #define ps_trace_wants present_trace_wants
 #define ps_trace       present_trace
 #include "../csrc/core/trace.h"

@@ -1,10 +1,10 @@
-"""How long a small kernel takes beside a pipeline that fills the GPU: on
-streams like any others, on one with a higher priority, and in partitions.
+"""How long a small kernel takes beside heavy kernels that fill the GPU: on
+ordinary streams, on a stream with a higher priority, and in partitions.
 
 python -m benchmarks.partitions [--sms N]
 
-Needs CuPy.  A block of either pipeline fills half a multiprocessor; the heavy
-one's kernels have enough of them for some milliseconds each.
+Needs CuPy.  A block of any of the kernels fills half a multiprocessor; a heavy
+kernel has so many blocks that it takes some milliseconds.
 """
 
 import argparse

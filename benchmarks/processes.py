@@ -1,7 +1,7 @@
-"""Other processes: nothing is measured in the one that asks.
+"""Runs each measurement in another process than the one that asks for it.
 
-A peer that is missing, raises, crashes or hangs is a Missing with the reason,
-and what else is measured goes on.
+If a peer is missing, raises, crashes or hangs, the one that asks gets Missing
+with the reason, and can go on with the other measurements.
 """
 
 import json
@@ -15,13 +15,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 120
-# How many seconds the calls run before each batch, to warm the caches: a
-# millisecond has some thousand calls.
+# How many seconds the calls run before each batch, to warm the caches; these
+# are some thousand calls.
 WARMING = 1e-3
 
 
 class Missing(Exception):
-    """Why there is no figure."""
+    """There is no figure; the message is the reason."""
 
 
 def environment(**more):
@@ -32,20 +32,21 @@ def environment(**more):
 
 
 def reason(error):
-    """One line, as short as it can be."""
+    """The error in one short line."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"[:120]
 
 
 def complaint(text):
-    """What a program that failed said on stderr, in one line."""
+    """The line of a failed program's stderr that names the error, or, if none
+    does, the last line."""
     lines = text.strip().splitlines() or ["no message"]
     errors = [line for line in lines if re.match(r"[\w.]+Error\b", line)]
     return (errors or lines)[-1][:120]
 
 
 def fresh(module, function, *arguments, **more):
-    """What a function of ours returns in a process of its own."""
+    """Call the module's function in a new process; return its result."""
     code = (
         "import json, sys; from importlib import import_module; "
         "module, function, arguments = json.loads(sys.argv[1]); "
@@ -69,7 +70,7 @@ def fresh(module, function, *arguments, **more):
 
 
 class Worker:
-    """A process that holds one library ready, and is asked for batches."""
+    """A process with one library loaded, which runs batches on request."""
 
     def __init__(self, peer):
         self._process = subprocess.Popen(
@@ -86,7 +87,7 @@ class Worker:
             raise
 
     def batch(self, row, calls, processor):
-        """Nanoseconds per call, begun on the processor."""
+        """Run a batch on the processor; return nanoseconds per call."""
         try:
             question = json.dumps([row, calls, processor]).encode() + b"\n"
             self._process.stdin.write(question)
@@ -116,7 +117,11 @@ class Worker:
 
 
 def serve(peer):
-    """Answer on what was stdout; libraries that print do it to stderr."""
+    """Answer the requests that come on stdin, one a line.
+
+    Answers go to the original stdout.  File descriptor 1 becomes stderr, so
+    that text that a library prints does not get between the answers.
+    """
     from benchmarks.peers import load
 
     answers = os.fdopen(os.dup(1), "w")
@@ -138,14 +143,16 @@ def serve(peer):
 
 
 def move(processor):
-    """Go on there, bound to it no more than before."""
+    """Move this thread to the processor.  It is not bound there: its affinity
+    is restored at once."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {processor})
     os.sched_setaffinity(0, allowed)
 
 
 def warm(batch, calls):
-    """The batch once the processor has met what it runs, and is awake."""
+    """Run the batch for a while first, so that the caches are warm and the
+    processor runs at speed; return the time of the last run."""
     end = time.perf_counter() + WARMING
     while time.perf_counter() < end:
         batch(calls)

@@ -2,12 +2,12 @@
 
     python benchmarks/races_cost.py [--device cpu] [--json]
 
-Nanoseconds for each call, the least of several batches, on idle streams; on
-and off are measured in turn.  Then the bytes that the detector keeps, as the
-C library counts them: for a stream, for a block that one stream has accessed,
-and for each further stream that has accessed it.  Exits with 1 if a call takes
-more than three times as long with the detector on, where the CPU engine serves
-the device.
+Prints the nanoseconds of each call on idle streams, with the detector on and
+off: the least of several batches, which alternate.  Then prints the bytes that
+the detector keeps, as the C library counts them: for a stream, for a block
+that one stream has accessed, and for each further stream that has accessed it.
+On the CPU engine, exits with 1 if a call takes more than three times as long
+with the detector on.
 """
 
 import argparse
@@ -88,8 +88,8 @@ def allocated():
 
 
 def kept(streams, blocks):
-    """The bytes kept after each stream has accessed each block; the blocks
-    are addresses, so that nothing else is allocated."""
+    """The bytes kept after each stream has accessed each block.  The blocks
+    are mere addresses without memory, so only the detector allocates."""
     with races.detect():
         before = allocated()
         for stream in streams:
@@ -100,7 +100,8 @@ def kept(streams, blocks):
 
 
 def memory(device):
-    """Return the bytes by what they are for; nothing without mallinfo2."""
+    """Return {what: bytes that the detector keeps for one}, or {} if the C
+    library has no mallinfo2."""
     if not hasattr(ctypes.CDLL(None), "mallinfo2"):
         return {}
     streams = [Stream(device) for _ in range(STREAMS)]

@@ -1,12 +1,13 @@
-"""The rows of calls that are compared, and what pystreams must reach."""
+"""The calls that are compared, a row for each, with pystreams' targets."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Target:
-    """At most so many nanoseconds, or so many times what another column or,
-    for pystreams itself, another row says."""
+    """The most that a call of pystreams may take: `most` nanoseconds, or
+    `most` times the figure of another library in the same row or of
+    pystreams in another row; `of` is the name of that library or row."""
 
     most: float
     of: str = "ns"

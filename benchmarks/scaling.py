@@ -39,14 +39,15 @@ def tables(device, quick):
 
 
 def libraries(name, device):
-    """Peers, too, where it is the GIL that makes the curve."""
+    """The libraries to measure: pystreams alone, but also its peers for
+    threads on a GPU.  There the GIL shapes the curve, of any library."""
     if name == "threads" and device == "cuda":
         return [peer for peer in of(device) if peer not in FLOORS]
     return [OURS]
 
 
 def cells(call):
-    """Cells by the titles of their rows, of a process of their own."""
+    """Measure in a process of its own; return a cell for each row's title."""
     library = call[-1]
     try:
         found = fresh(
@@ -64,7 +65,7 @@ def count(device):
 
 
 def sample(name, device, size, rounds, library):
-    """Lists of nanoseconds per call."""
+    """Return {title: samples}, in nanoseconds per call."""
     measure = {
         "streams": streams,
         "events": events,
@@ -84,8 +85,8 @@ def sample(name, device, size, rounds, library):
 
 
 def timed(function, calls):
-    """A call that returns how long each call in the function takes, in
-    nanoseconds."""
+    """Return a function that runs the given one, which makes so many calls,
+    and returns the nanoseconds for each of them."""
 
     def call():
         start = time.perf_counter()
@@ -96,12 +97,14 @@ def timed(function, calls):
 
 
 def spread(items):
-    """The items, in turn, often enough for a figure."""
+    """All items, again and again, so that there are about LEAST of them or
+    more."""
     return list(items) * max(LEAST // len(items), 1)
 
 
 def recorded(stream):
-    """An event without timing: a timestamp takes a GPU longer than a call."""
+    """A recorded event.  It has no timing, because a GPU takes longer to write
+    a timestamp than a call takes: the GPU would be measured, not the call."""
     import pystreams
 
     event = pystreams.Event(stream.device.type, enable_timing=False)

@@ -6,13 +6,14 @@
   waits for them: from Python, and from C (c/schedules.c, which needs a
   compiler).
 - Virtual seconds for each real one, for a program of sleeps.
-- For a bug of depth 1, 2 and 3: the part of the runs of "pct" that hit it, and
-  the least that PCT guarantees, 1 / (n k^(d-1)) for n streams, the program
-  counted as one, and k steps.
+- For bugs of depth d = 1, 2 and 3: the part of the runs of "pct" that hit the
+  bug, and the least part that PCT guarantees, 1 / (n k^(d-1)).  Here, k is the
+  number of steps, and n that of the streams plus one for the program.
 
 Exits with 1 if there are less than 1,000 schedules a second from Python or
-10,000 from C, if time goes less than 1,000 times as fast, or if a bug is hit
-less often than is guaranteed, by more than three standard deviations.
+10,000 from C, if virtual time is less than 1,000 times as fast as real time,
+or if a bug is hit more than three standard deviations less often than PCT
+guarantees.
 """
 
 import argparse
@@ -78,8 +79,8 @@ class Hit(Exception):
 
 
 def run_in_order(depth):
-    """Raise Hit if the marks of two streams come in turn, `depth` deep: the
-    second's first, then the first's, and so on."""
+    """Raise Hit if the callables of two streams ran in an order that is a bug
+    of this depth: alternately, starting with the second stream's."""
     order = []
     one, other = Stream("cpu"), Stream("cpu")
     for i in range(3):
@@ -96,7 +97,8 @@ def run_in_order(depth):
 
 
 def hits(depth, runs):
-    """Return the part of the runs that hit it, and the guaranteed one."""
+    """Return the part of the runs that hit the bug, and the least part that
+    is guaranteed."""
     base = schedules._Run("early")
     base.failure_of(lambda: run_in_order(depth))
     count = 0

@@ -1,5 +1,6 @@
-"""The time to a program's first stream and record, and the size of the package
-on disk; each in its own processes, compared with a bare interpreter."""
+"""The time to a program's first stream and record, compared with the start of
+a bare interpreter, and the size of the package on disk.  Each library is
+measured in processes of its own."""
 
 import importlib
 import subprocess
@@ -61,8 +62,8 @@ def tables(device, quick):
 
 
 def output(code):
-    """The numbers that a program prints; what it imports is compiled once,
-    as it is for a user."""
+    """The numbers that a program prints.  It writes .pyc files, so that its
+    imports are compiled only once, as they are for a user."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment(PYTHONDONTWRITEBYTECODE=""),
@@ -75,7 +76,7 @@ def output(code):
 
 
 def clocks(code):
-    """Milliseconds from here to each clock in the code; all processes have
-    the same."""
+    """Milliseconds from the call to each CLOCK in the code.  perf_counter() is
+    the same clock in all processes."""
     start = time.perf_counter()
     return [(clock - start) * 1e3 for clock in output(code)]

@@ -1,7 +1,6 @@
-"""What is measured: tables of cells, and what a row is held to.
+"""The results: tables of rows of cells; a row may have a target.
 
-Every group of benchmarks gives Tables, and everything that is shown or
-written is made from Tables.
+Every group of benchmarks yields Tables, and all output is made from them.
 """
 
 import statistics
@@ -10,8 +9,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure with its quartiles, and how many times the raw call it is, or
-    why there is none."""
+    """A figure: the median of its samples, their quartiles, and the ratio to
+    the raw call.  If there is no figure, `why` is the reason."""
 
     median: float | None = None
     low: float | None = None
@@ -37,7 +36,8 @@ class Cell:
 
 
 def figure(value):
-    """Three digits that count, or the whole number."""
+    """The value with three significant digits; a whole number if it is one,
+    or from 100 on."""
     if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -60,8 +60,8 @@ class Table:
     rows: list[Row]
 
     def header(self):
-        """The titles of all columns, those of ratios and targets where a
-        row has one."""
+        """The titles of all columns.  There is a column for a ratio, or for
+        the targets, only if some row has one."""
         header = ["", *self.columns, *self._ratios()]
         return [*header, *(["target", "met"] if self._targets() else [])]
 
@@ -80,7 +80,8 @@ class Table:
             yield line
 
     def failures(self):
-        """Why there are no figures, each reason once."""
+        """Yield (columns and rows, reason) for the cells without a figure,
+        each reason once."""
         found = {}
         for row in self.rows:
             for column, cell in row.cells.items():

@@ -3,13 +3,14 @@
     python benchmarks/threads.py [--device TYPE] [--peer] [--seconds S]
                                  [--call NAME]
 
-Prints for record, record of an event with timing, wait and query on 1 to 64
-threads the nanoseconds of a call as its thread sees them, and their ratio to
-those on one thread: the median of many short runs, since the cost depends on
-the cores that the threads get.  Without the GIL, and with a core for each
-thread, a ratio of 1 says that the threads share nothing; with the GIL it is
-about their number.  The ratio of nothing, an empty lambda, is that of the
-processor, whose cores are slower when all of them work.
+The calls are record, record of an event with timing, wait and query, on 1 to
+64 threads.  For each, prints the nanoseconds that the call takes its thread,
+and their ratio to those on one thread.  These are medians of many short runs,
+since the cost depends on the cores that the threads get.  Without the GIL, and
+with a core for each thread, a ratio of 1 says that the threads share nothing;
+with the GIL, the ratio is about the number of threads.  The call `nothing`, an
+empty lambda, shows how much of the ratio is the processor's: its cores are
+slower when all of them work.
 
 --peer does the same with cuda.core, in turn with pystreams, and prints the
 ratio of the two medians.
@@ -70,7 +71,8 @@ def prepare_peer(name, device):
 
 
 def run(prepare, count, seconds):
-    """The nanoseconds of a call: the time of all threads by their calls."""
+    """The nanoseconds of a call: the sum of the threads' times, divided by the
+    number of all their calls."""
     costs = []
     ready = threading.Barrier(count)
 

@@ -1,5 +1,5 @@
-/* Core over a device whose functions do nothing, for trace_cost.py: what a
- * call takes is core's own cost. */
+/* Core on a device whose functions do nothing, for trace_cost.py: the time of
+ * a call is core's alone. */
 #include "../csrc/core/event.h"
 #include "../csrc/core/device.h"
 #include "../csrc/core/runtime.h"
@@ -115,7 +115,7 @@ static const struct ps_backend backend = {
 static struct ps_stream *stream;
 static struct ps_event *event;
 
-/* 0, or the status of what failed. */
+/* Return 0, or the status of the function that failed. */
 __attribute__((visibility("default"))) int
 prepare(void)
 {

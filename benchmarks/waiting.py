@@ -2,10 +2,10 @@
 
     python benchmarks/waiting.py [--rounds 200] [--json]
 
-On the CPU engine, and on a GPU where there is one.  What is compared is
-measured in turn, and the medians are taken.  A wake-up is how much later a
-way to wait ends than the plainest: the engine's own synchronize(), or a spin
-on event.query() on a GPU.  Exits with 1 where a target is missed.
+Measures the CPU engine, and a GPU if there is one.  Calls that are compared
+run in turn; the figures are medians.  The wake-up of a way to wait is how much
+later it ends than the plainest way: event.synchronize() on the CPU engine, a
+spin on event.query() on a GPU.  Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -67,7 +67,8 @@ def seconds(call, count=1):
 
 
 def in_turn(calls, rounds, count=1):
-    """The median of each call's seconds, after a tenth of the rounds."""
+    """The median seconds of each call.  A tenth as many rounds come first,
+    and do not count."""
     times = {name: [] for name in calls}
     for number in range(rounds + rounds // 10):
         for name, call in calls.items():
@@ -78,7 +79,8 @@ def in_turn(calls, rounds, count=1):
 
 
 def sleep(stream, duration):
-    """Queue a sleep; a GPU's cycle is about half a nanosecond."""
+    """Queue a sleep of so many seconds.  _C.sleep() counts nanoseconds on the
+    CPU engine, and cycles of about half a nanosecond on a GPU."""
     cycles = duration * (1e9 if stream.device.type == "cpu" else 1.9e9)
     _C.sleep(stream.device_type, int(cycles), stream)
 

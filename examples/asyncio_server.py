@@ -3,9 +3,9 @@
     python examples/asyncio_server.py [--requests N]
 
 A request is a line, say the number of a card.  The answer is the line with
-all but its last four characters masked, which is done on the device: the
-bytes are copied there, filled and copied back, queued on one of a few
-streams.  `await stream` leaves the event loop to the other requests.  The
+all but its last four characters masked.  The device does this: the server
+queues on one of a few streams to copy the bytes there, fill them and copy them
+back.  `await stream` leaves the event loop to the other requests.  The
 clients, many more than there are streams, are in the same program.
 """
 

@@ -3,18 +3,19 @@ them: NCCL on pystreams' streams, ordered by its events.
 
     python examples/collectives.py [--bytes N]
 
-Alone, the program drives all GPUs of the machine.  Where RANK and WORLD_SIZE
-are set, it drives one GPU and is one of WORLD_SIZE processes, on this machine
-or on several (docs/multi-node.md):
+Alone, the program drives all GPUs of the machine.  If RANK and WORLD_SIZE are
+set, it drives one GPU and is one of WORLD_SIZE processes, on this machine or
+on several (docs/multi-node.md):
 
     MASTER_ADDR=node0 MASTER_PORT=29500 WORLD_SIZE=8 RANK=5 LOCAL_RANK=1 \\
         python examples/collectives.py
 
-The code is the same both ways: a Group has the ranks of one process, all of
-them or one, and a collective takes and gives the buffers of those.
+The code is the same both ways.  A rank is one GPU's number in the collectives.
+A Group has the ranks of one process, which are all or one, and a collective
+takes and returns the buffers of these ranks only.
 
-It needs NCCL, of the package nvidia-nccl-cu13 (which torch brings along), of
-CuPy's or of the system, and two GPUs.
+The program needs two GPUs, and NCCL: from the package nvidia-nccl-cu13 (which
+torch brings along), from CuPy, or from the system.
 """
 
 import argparse
@@ -103,15 +104,15 @@ class Member:
         self.ready, self.done = cuda.Event(), cuda.Event()
 
     def enter(self, *blocks):
-        """NCCL's work comes after what the caller's stream has queued, and the
-        memory is not given to others before it is done."""
+        """Make NCCL's stream wait for the work on the caller's stream, and
+        keep the blocks' memory from reuse until NCCL's work is done."""
         self.ready.record(cuda.current_stream(self.device))
         self.stream.wait_event(self.ready)
         for block in blocks:
             block.record_stream(self.stream)
 
     def leave(self):
-        """What the caller queues from now on comes after NCCL's work."""
+        """Make the caller's stream wait for NCCL's work."""
         self.done.record(self.stream)
         cuda.current_stream(self.device).wait_event(self.done)
 
@@ -122,9 +123,10 @@ class Member:
 class Group:
     """The ranks of this process among `size` ranks.
 
-    Each method is called by all processes alike and waits for nothing: it
-    queues.  Buffers are given and returned in the order of `members`; what
-    belongs to the root is None in a process without it.
+    All processes must call the same collectives in the same order.  A
+    collective only queues work and does not wait for it.  Lists of buffers
+    are in the order of `members`.  A buffer of the root, such as the source of
+    broadcast(), is None in a process that does not have the root.
     """
 
     def __init__(self, nccl, size, members):
@@ -132,7 +134,7 @@ class Group:
 
     @classmethod
     def of_all(cls, devices):
-        """One process for all of them."""
+        """Return a group in which this process drives all devices."""
         nccl, size = Nccl(), len(devices)
         comms = (POINTER * size)()
         nccl.CommInitAll(comms, size, (INT * size)(*devices))
@@ -141,7 +143,8 @@ class Group:
 
     @classmethod
     def joined(cls, rank, size, device, address):
-        """This process is one of `size`, which meet at rank 0's address."""
+        """Return a group in which this process has one rank of `size`.  The
+        address is one of rank 0's, where it gives the others NCCL's id."""
         nccl, comm = Nccl(), POINTER()
         cuda.set_device(device)
         identity = meet(nccl, rank, size, address)
@@ -215,7 +218,8 @@ class Group:
         return target
 
     def run(self, queue, blocks, of_root):
-        """Queue a collective on every member, as one to NCCL."""
+        """Queue a collective on every member.  Between GroupStart() and
+        GroupEnd(), the calls for one member do not wait for the others."""
         pairs = list(zip(self.members, blocks, strict=True))
         for member, block in pairs:
             more = (of_root,) if member.rank == ROOT else ()
@@ -246,7 +250,8 @@ def spans(sizes):
 
 
 def meet(nccl, rank, size, address):
-    """Rank 0 makes NCCL's name for the group and tells the others."""
+    """Return NCCL's id of the group: rank 0 makes it, and the others connect
+    to rank 0's address and receive it."""
     identity = UniqueId()
     if rank == ROOT:
         nccl.GetUniqueId(ctypes.byref(identity))
@@ -295,7 +300,7 @@ def open_group():
 
 
 def measured(group, name, nbytes, collective, check):
-    """Run it once to be checked and some times on the clock."""
+    """Run the collective once and check its result, then time some runs."""
     result = collective()
     group.synchronize()
     check(result)
@@ -318,7 +323,7 @@ def filled(member, content):
 
 
 def run(group, nbytes):
-    """Each collective, and a look at whether it came out right."""
+    """Run each collective, check its result and print its speed."""
     root, count = group.root(), nbytes // 4
     content = bytes(range(251)) * (nbytes // 251 + 1)
     content = content[: count * 4]

@@ -2,11 +2,12 @@
 
     python examples/pipeline.py [FILE]
 
-Reading and writing are Python callables in the order of two streams, inward
-and outward, like the copies between them.  Two slots of memory let the one
-stream read a chunk while the other writes the one before, and events keep
-them apart.  All is queued before the first chunk is read; the program waits
-once, at the end, and checks what was written.
+There are two streams, inward and outward.  Reading and writing are Python
+callables that run in stream order, between the copies to and from the device.
+With two slots of memory, one stream can read a chunk while the other writes
+the chunk before; events keep the two from using a slot at once.  The program
+queues everything without waiting for any chunk, then waits once, at the end,
+and checks what was written.
 """
 
 import argparse
@@ -21,7 +22,8 @@ CHUNK = 256 << 10
 
 
 class Slot:
-    """Memory for a chunk, at each end of the way and on the device."""
+    """Memory for a chunk: on the host to read into and to write from, and on
+    the device."""
 
     def __init__(self):
         self.source = pystreams.empty(CHUNK, pin_memory=True)
@@ -46,7 +48,7 @@ def queue(source, target, size):
         slot = slots[number % len(slots)]
         nbytes = min(CHUNK, size - start)
         view = slot.source.memoryview()[:nbytes]
-        inward.wait_event(slot.stored)  # of the slot's last chunk
+        inward.wait_event(slot.stored)  # of the slot's previous chunk
         futures.append(inward.submit(fill, source, view))
         slot.data.copy_(slot.source, non_blocking=True, stream=inward)
         slot.loaded.record(inward)

@@ -6,8 +6,9 @@ The memory belongs to the producer, and the consumer opens it: nothing is
 copied between them.  Each slot has two interprocess events.  `filled` orders
 the consumer's work after the producer's, and `emptied` the producer's next
 use of the slot after the consumer's.  An event must be recorded before
-another process can wait for that record, so the two send each other the
-number of each slot that they have recorded; none waits for the device.
+another process can wait for that record.  So each process sends the other a
+message when it has recorded a slot's event.  The messages do not wait for the
+device; the events do the rest.
 """
 
 import argparse
@@ -19,7 +20,8 @@ import pystreams
 
 
 class Slot:
-    """A part of the ring, which pickle passes on as handles."""
+    """A part of the ring: memory and events, which pickle passes to the other
+    process as handles."""
 
     def __init__(self, device, size):
         self.data = pystreams.empty(size, device=device, interprocess=True)

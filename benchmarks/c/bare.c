@@ -2,7 +2,7 @@
  * release the GIL around the driver's functions, and do nothing else. */
 #include <Python.h>
 
-/* What driver.c measures, each as a method. */
+/* Each ROW() of driver.c becomes a method that runs the statements once. */
 #define ROW(name, ...)                                  \
     static PyObject *name(PyObject *Py_UNUSED(self),    \
                           PyObject *Py_UNUSED(ignored)) \

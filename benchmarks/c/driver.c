@@ -1,5 +1,5 @@
-/* What the calls cost one level below cudart: the driver's functions on
- * handles that cudart made, which are the driver's. */
+/* What the calls cost one level below cudart: the driver's functions.  They
+ * take the handles that cudart makes. */
 #include <cuda.h>
 
 #include <dlfcn.h>

@@ -8,7 +8,7 @@
 static const struct ps_backend *cpu;
 static ps_handle first, second;
 
-/* 0, or the status of what failed. */
+/* Return 0, or another number if something failed. */
 static int
 engine_start(void)
 {

@@ -1,5 +1,5 @@
-/* What cudart.c and driver.c call their functions with: two streams, and
- * events, of which done, start_ and end_ are recorded and done. */
+/* The streams and events for the calls of cudart.c and driver.c.  The events
+ * done, start_ and end_ are recorded and done. */
 #ifndef BENCHMARKS_HANDLES_H
 #define BENCHMARKS_HANDLES_H
 
@@ -8,7 +8,7 @@
 static cudaStream_t first, second;
 static cudaEvent_t plain, done, timed, start_, end_;
 
-/* 0, or not where something failed. */
+/* Return 0, or another number if something failed. */
 static int
 handles_make(void)
 {

@@ -1,8 +1,9 @@
 /* How the C programs measure.  ROW(name, statements) defines a function that
- * runs the statements count times and returns nanoseconds per time, or a
- * negative number when one of them set `failed`; one that is defined before is
- * kept.  The file that includes this defines settle(), which waits for what
- * they queued and returns its status. */
+ * runs the statements count times and returns the nanoseconds for each time,
+ * or a negative number if one of them set `failed`.  A file that wants another
+ * ROW defines it before it includes this.  The file also defines settle(),
+ * which waits for the work that the statements queued, and returns 0, or
+ * another number if the work failed. */
 #ifndef BENCHMARKS_ROWS_H
 #define BENCHMARKS_ROWS_H
 

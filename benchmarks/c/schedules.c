@@ -1,5 +1,5 @@
-/* Schedules of a program that is queued from C: how long each takes, from its
- * beginning to its end. */
+/* How long a schedule takes, from begin() to end(), if C queues the program's
+ * work. */
 #include "engine.h"
 
 #include <stdbool.h>
@@ -31,8 +31,8 @@ never(void)
     return false;
 }
 
-/* 100 operations, and a wait for the last: as fills() of
- * schedules_rate.py. */
+/* Queue 100 operations and wait for the last, as fills() of schedules_rate.py
+ * does. */
 static int
 fills(void)
 {

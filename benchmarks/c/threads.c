@@ -1,5 +1,5 @@
-/* What the CPU engine does on its threads, and the plain thing that each is
- * held against: queued operations, wake-ups, copies. */
+/* What the CPU engine's threads do: queued operations, wake-ups and copies.
+ * Wake-ups are compared with a futex, and copies with memcpy. */
 #include "engine.h"
 
 #include <linux/futex.h>
@@ -36,8 +36,9 @@ count_one(void *counter)
     ++*(int *)counter;
 }
 
-/* Nanoseconds of each operation, fewer than the queue holds, queued behind a
- * held stream and then done: none is done inline. */
+/* Nanoseconds to queue and do each operation.  A blocked host function comes
+ * first, so that all are queued and none is done inline.  The queue must have
+ * room for them all: there must be fewer than CPU_QUEUE_LIMIT. */
 double
 queued(int operations)
 {
@@ -66,7 +67,8 @@ stamp(void *when)
     *(_Atomic double *)when = now();
 }
 
-/* Keeps its worker, so that the stream that waits needs another's. */
+/* Keeps its worker busy until the waiting stream has run, so that another
+ * worker must run that stream. */
 static void
 stay_busy(void *unused)
 {
@@ -76,8 +78,8 @@ stay_busy(void *unused)
     }
 }
 
-/* From the work before a record on one stream to the work behind the wait for
- * it on another, which was parked. */
+/* Nanoseconds from the work before a record on one stream to the work after
+ * the wait for it on another stream, which was parked. */
 static double
 hand_over(int stays)
 {
@@ -115,7 +117,7 @@ handed(int count)
 
 static _Atomic int word;
 
-/* Leave the caller's processor to it, where there is another. */
+/* Move this thread to any processor but this one, if there is another. */
 static void
 move_away_from(int processor)
 {
@@ -138,8 +140,8 @@ sleeper(void *processor)
     return NULL;
 }
 
-/* From before a futex is woken to its sleeper running, on another processor
- * than the waker's, which stays busy there too. */
+/* Nanoseconds from just before the wake of a futex until its sleeper runs.  As
+ * in handed(), the waker stays busy, and the sleeper has another processor. */
 double
 futex(int count)
 {

@@ -1,10 +1,14 @@
 """The libraries that are compared, each in a module of its own.
 
-A peer's module has `calls()`, which prepares it and returns a callable for
-each row that it can do, and a function that waits for all that they queued;
-or `rows()`, which times itself.  START and PACKAGE are for startup.py: the
-import, the first stream, the first record waited for; and the folder whose
-size counts.
+A peer's module has either `calls()` or `rows()`.  `calls()` prepares the
+library and returns two things: {row: callable} for the rows that the library
+can do, and a function that waits for all work that the callables queued.
+`rows()` returns {row: function} in which each function times itself: it takes
+a number of calls and returns the nanoseconds per call.
+
+START and PACKAGE are for startup.py.  START has three pieces of code: the
+import, the first stream, and the first record with the wait for it.  PACKAGE
+is the package whose folder's size is measured.
 """
 
 import time
@@ -41,7 +45,8 @@ def of(device):
 
 
 def load(module):
-    """Row names to functions of a number of calls: nanoseconds per call."""
+    """Return {row: function}; the function takes a number of calls, and
+    returns the nanoseconds per call."""
     peer = import_module(module)
     if hasattr(peer, "rows"):
         return peer.rows()
@@ -50,8 +55,11 @@ def load(module):
 
 
 def timed(call, settle):
-    """A batch of calls, less what it takes to call a lambda that does
-    nothing; what the batch queued is not left to the next."""
+    """Return a function that times a batch of calls.
+
+    It subtracts the time to call a lambda that does nothing, and waits for
+    the work of the batch, so that the next batch finds the queues empty.
+    """
     empty = lambda: None  # noqa: E731
 
     def batch(count):

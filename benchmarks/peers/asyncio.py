@@ -1,5 +1,5 @@
-"""An event loop, for a stream on the thread itself; a future that a call of
-the loop's completes, for an event."""
+"""asyncio: an event loop on the calling thread stands for a stream, and a
+future that a callback of the loop completes stands for an event."""
 
 START = (
     "import asyncio",

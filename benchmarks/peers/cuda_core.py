@@ -1,4 +1,4 @@
-"""cuda.core, whose streams record and wait, and whose events do not."""
+"""cuda.core, in which record and wait are methods of streams only."""
 
 PACKAGE = "cuda.core"
 START = (

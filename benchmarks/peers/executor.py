@@ -1,5 +1,5 @@
-"""A ThreadPoolExecutor of one thread, for a stream; the future of a call that
-does nothing, for an event."""
+"""A ThreadPoolExecutor of one thread stands for a stream, and the future of a
+call that does nothing stands for an event."""
 
 START = (
     "from concurrent.futures import ThreadPoolExecutor",

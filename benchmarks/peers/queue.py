@@ -1,5 +1,5 @@
-"""A queue.Queue and the thread that serves it, for a stream; a
-threading.Event that it sets, for an event."""
+"""A queue.Queue and the thread that serves it stand for a stream; a
+threading.Event that the thread sets stands for an event."""
 
 START = (
     "import queue, threading",

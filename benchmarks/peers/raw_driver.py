@@ -1,4 +1,4 @@
-"""The driver's own functions called from C, on handles of cudart's."""
+"""The driver's functions called from C, on handles that cudart made."""
 
 from benchmarks import native
 

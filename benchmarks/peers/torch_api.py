@@ -1,4 +1,4 @@
-"""The rows of anything with the names of torch.cuda."""
+"""The rows of a library whose names are those of torch.cuda."""
 
 
 def calls(cuda):

@@ -39,7 +39,8 @@ struct stream {
     int device;
     bool given_up;
     struct operation *first;
-    /* Of the first operation that failed; nothing after it runs. */
+    /* The status and the number of the first operation that failed; nothing
+     * after it runs. */
     ps_status failure;
     uint64_t failed;
     bool reported; /* whether a synchronize has returned the failure */
@@ -49,7 +50,7 @@ struct stream {
  * again, so that points may outlive the streams and events that were given
  * up. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* Operations have ended. */
+/* Broadcast when operations have ended. */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 /* The number of the latest operation. */
 static uint64_t numbers;
@@ -64,7 +65,8 @@ static _Thread_local int current_device;
 
 /* ---- Points and operations ---- */
 
-/* PS_ERROR_NOT_READY, PS_SUCCESS, or the failure of the work before it. */
+/* The state of all work up to the point: PS_ERROR_NOT_READY, PS_SUCCESS, or
+ * its failure. */
 static ps_status
 status_of_locked(struct point point)
 {
@@ -89,7 +91,8 @@ wait_locked(struct point point)
     return status;
 }
 
-/* Wait for a synchronize, and note that it returns the failure. */
+/* Wait on behalf of a synchronize.  It will return a failure of the work, so
+ * note in the stream that this one is reported. */
 static ps_status
 wait_and_report_locked(struct point point)
 {
@@ -354,8 +357,8 @@ fake_stream_synchronize(const struct ps_backend *self, int device,
                          : ask_stream(device, handle, wait_and_report_locked);
 }
 
-/* The operation has a copy of the record: what becomes of the event later
- * does not change it. */
+/* The operation has a copy of the event's latest record, so a later record or
+ * the end of the event does not change what it waits for. */
 static ps_status
 fake_stream_wait_event(const struct ps_backend *self, int device,
                        ps_handle handle, ps_handle event)
@@ -433,7 +436,7 @@ static struct ps_faults faults = {
     .stream_fail = fake_stream_fail,
 };
 
-/* ---- The table: members that it does not name are NULL, for absent ---- */
+/* ---- The table: optional members that it does not name are NULL ---- */
 
 static struct ps_backend table = {
     .struct_size = sizeof(table),
@@ -459,7 +462,8 @@ static struct ps_backend table = {
     .event_synchronize = fake_event_synchronize,
 };
 
-/* ---- The module: registers the table, and is the program's say ---- */
+/* ---- The module: registers the table, and lets a program launch and complete
+ * work ---- */
 
 static PyObject *
 launch(PyObject *module, PyObject *stream)

@@ -7,7 +7,7 @@ import pystreams
 setup(
     name="fake_device",
     version="1",
-    # What PYSTREAMS_ACCELERATOR and device strings may name.
+    # The names that PYSTREAMS_ACCELERATOR and device strings may use.
     entry_points={
         "pystreams.backends": ["mtia = fake_device", "toy = fake_device"]
     },
