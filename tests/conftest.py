@@ -47,15 +47,16 @@ from pystreams.cuda._graphs import Graph
 
 
 def pytest_collection_finish():
-    # Many tests collect garbage: what pytest knows of the tests is none.
+    # Many tests collect garbage.  pytest's own objects live on, so let the
+    # collector skip them: the tests are faster.
     gc.collect()
     gc.freeze()
 
 
 def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts jobs in the background so, and the programs that the
-        # tests start and interrupt would inherit it.
+        # A shell starts background jobs with SIGINT ignored.  The programs
+        # that the tests start and interrupt would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
         "markers",
@@ -127,14 +128,15 @@ def wait_for_earlier_tests():
     for name, kind in _C.backends():
         if name == "cpu" or _C.is_emulated(kind):
             for index in range(_C.device_count(kind)):
-                # A failure that an earlier test left is not this one's.
+                # A failure that an earlier test left is not the failure of
+                # this test.
                 with contextlib.suppress(pystreams.AcceleratorError):
                     _C.synchronize(kind, index, LONG)
 
 
 @pytest.fixture
 def no_gpu_is_used():
-    """Schedules are explored in processes that use no GPU."""
+    """Skip the test if this process uses a GPU: it explores no schedules."""
     wait_for_earlier_tests()
     try:
         with schedules.run("early"):
@@ -205,7 +207,8 @@ def core(gpu):
 
 @pytest.fixture
 def kernels(gpu):
-    """Kernels of our own on the GPU; what a first use loads is loaded."""
+    """The tests' own kernels on the GPU.  One has run already, so no test's
+    launch has to load them, which could wait for other work."""
     from kernels import Kernels
 
     kernels, block = Kernels(), gpu.empty(16)
@@ -217,14 +220,15 @@ def kernels(gpu):
 
 @pytest.fixture
 def accelerator():
-    """The backend that is meant where no device is named."""
+    """The backend that calls use if they name no device."""
     names = {device_type: name for name, device_type in TYPES.items()}
     return usable(names[_C.default_type()])
 
 
 @pytest.fixture
 def pinning(backend, accelerator):
-    """A backend that pins memory: "cpu" there stands for the accelerator."""
+    """A backend that pins memory.  On "cpu", the accelerator pins it, so
+    "cpu" is skipped if the accelerator is another backend."""
     if backend.name == "cpu" != accelerator.name:
         pytest.skip(f"cpu: pinned memory is {accelerator}'s")
     return backend
@@ -258,7 +262,7 @@ def full(engine):
     gate = engine.gate(stream)
     event = stream.record_event()
     engine.fill(stream, queued=2)
-    # What waits for room is to fail, not to hang.
+    # If a test waits for room for ever, it shall fail and not hang.
     rescue = threading.Timer(LONG, gate.open)
     rescue.start()
     yield stream, event, gate
@@ -274,7 +278,8 @@ def stream(backend):
 
 @pytest.fixture
 def block(stream):
-    """A callable that keeps its stream until the test, or it, ends."""
+    """A callable that keeps the stream busy until release() or the test's
+    end."""
     go = threading.Event()
 
     class Block:
@@ -287,20 +292,20 @@ def block(stream):
 
 @pytest.fixture
 def graph(backend):
-    """One that nothing was captured into."""
+    """A graph without a capture."""
     return Graph(backend.type)
 
 
 @pytest.fixture
 def buffer(backend, stream):
-    """One that is full of ones."""
+    """A buffer whose bytes are all 1."""
     return backend.filled(1, SIZE, stream=stream)
 
 
 @pytest.fixture
 def trio(backend):
-    """A stream, an event of another and a Future of a third's, none of which
-    is done, and what lets each of them go on."""
+    """A stream, an event of a second stream and a Future of a third, none of
+    them done, and for each a function that lets it go on."""
     streams = [backend.stream() for _ in range(3)]
     gates = [threading.Event() for _ in streams]
     for stream, gate in zip(streams, gates, strict=True):
@@ -349,15 +354,16 @@ def as_at_the_start():
 
 @pytest.fixture
 def nothing_left():
-    """Collect what earlier tests left, not while this one listens."""
+    """Free what earlier tests left now, since this test would see it freed
+    later."""
     gc.collect()
     wait_for_earlier_tests()
 
 
 @pytest.fixture
 def sanitized():
-    """Whether this process runs with a sanitizer, which keeps what was freed
-    and has memory, symbols and locks of its own."""
+    """Whether this process runs with a sanitizer.  A sanitizer keeps freed
+    memory, and has memory, symbols and locks of its own."""
     maps = Path("/proc/self/maps").read_text()
     return COMPUTE_SANITIZER or "libasan" in maps or "libtsan" in maps
 
@@ -378,10 +384,10 @@ def run_python(tmp_path):
         env = env or {}
         environment = dict(os.environ)
         if env.get("PYSTREAMS_EMULATE_CUDA") not in (None, "", "0"):
-            # It would hide emulated devices, too.
+            # CUDA_VISIBLE_DEVICES would hide emulated devices, too.
             environment.pop("CUDA_VISIBLE_DEVICES", None)
         environment.update(env)
-        # A pytest in there is no worker of this one's.
+        # A pytest that runs there is not a worker of this pytest.
         environment.pop("PYTEST_XDIST_WORKER", None)
         package = Path(pystreams.__file__).resolve().parent
         if package.parent == ROOT:
@@ -403,7 +409,7 @@ def run_python(tmp_path):
 
 @pytest.fixture(scope="session")
 def tools():
-    """What extension modules are built with."""
+    """Require the tools that build extension modules."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
     if importlib.util.find_spec("setuptools") is None:
@@ -419,7 +425,8 @@ print(toolkit.include if toolkit else "")
 
 @pytest.fixture(scope="session")
 def headers(tools):
-    """The folder of CUDA's headers, of the toolkit that is built with."""
+    """The folder with the headers of the CUDA toolkit that builds
+    pystreams."""
     done = subprocess.run(
         [sys.executable, "-c", FIND_HEADERS],
         cwd=ROOT,
@@ -449,8 +456,8 @@ def shortage(tmp_path_factory, tools):
 
 @pytest.fixture
 def short_library(sanitized, request):
-    """What a process needs in its environment for shortage.c; nothing where
-    a sanitizer has an allocator of its own."""
+    """The environment variables that load shortage.c in a process; none under
+    a sanitizer, which has an allocator of its own."""
     if sanitized:
         return {}
     library = str(request.getfixturevalue("shortage"))
@@ -483,7 +490,8 @@ def built(tmp_path_factory, tools):
     folder = tmp_path_factory.mktemp("built")
     environment = dict(
         os.environ,
-        # What is built is not sanitized, nor is the compiler.
+        # The modules are built without sanitizers, by a compiler that runs
+        # without them.
         CC="env -u LD_PRELOAD cc",
         CFLAGS="-std=c11 -O1 -Wall -Wextra -Werror",
     )

@@ -48,7 +48,7 @@ TYPES = dict(_C.backends())
 EMULATED = _C.is_emulated(TYPES["cuda"])
 IDS = {"cpu": "cpu", "cuda": "cuda-emulated" if EMULATED else "cuda"}
 
-# Said by compute_sanitizer.sh.
+# compute_sanitizer.sh sets SANITIZER.
 COMPUTE_SANITIZER = os.environ.get("SANITIZER") == "compute-sanitizer"
 
 libc = ctypes.CDLL(None)
@@ -61,11 +61,12 @@ class Gate:
     two.  Opening it again does nothing.
     """
 
-    # The backend's thread may still be inside sem_wait after open().
+    # All semaphores: the backend's thread may still be inside sem_wait after
+    # open(), so none is freed.
     _kept: ClassVar[list] = []
     closed: ClassVar[set] = set()
-    # Where Backend.sleep has its kernel; while a stream is held, CUDA does
-    # not load any.
+    # The devices on which the kernel of Backend.sleep is loaded.  CUDA loads
+    # no kernel while a stream is held, so load this one before.
     ready: ClassVar[set] = set()
 
     def __init__(self, stream):
@@ -118,8 +119,8 @@ class Backend:
         return block
 
     def show_done(self, stream):
-        """Have compute-sanitizer see that what was allocated is there.  A
-        stream that is held is not waited for."""
+        """Show compute-sanitizer, by a query, that an allocation on the
+        stream is done.  Give up after 0.1 s: a held stream is never done."""
         end = time.monotonic() + 0.1
         while not stream.query() and time.monotonic() < end:
             pass
@@ -135,7 +136,7 @@ class Backend:
             self.synchronize(index)
 
     def filled(self, byte, nbytes=64, index=0, **options):
-        """A block whose bytes are all this one by now."""
+        """A block whose bytes all have this value already."""
         stream = options.get("stream") or self.current_stream(index)
         block = self.empty(nbytes, index, **options).fill_(byte, stream)
         stream.synchronize()
@@ -156,8 +157,8 @@ class Backend:
         return _C.default_stream(self.type, index)
 
     def synchronize(self, index=None):
-        # With a limit it is no cudaDeviceSynchronize, which makes
-        # compute-sanitizer forget what it has seen of the order.
+        # With a limit, this does not call cudaDeviceSynchronize, which makes
+        # compute-sanitizer forget the order of work that it has seen.
         _C.synchronize(self.type, index, 60 if COMPUTE_SANITIZER else None)
 
     def sleep(self, stream, milliseconds):
@@ -175,8 +176,8 @@ class Backend:
         return Gate(stream)
 
     def fill(self, stream, queued):
-        """Leave no room in the queue of a busy stream of the engine's, which
-        has so many operations."""
+        """Fill up the queue of a busy stream of the CPU engine; `queued`
+        operations are in it already."""
         event = self.event()
         for _ in range(65_536 - queued):
             event.record(stream)
@@ -197,8 +198,9 @@ class Backend:
             gate.open()
 
     def wait_beside(self, stream):
-        """Wait for what a held stream does not hold up; not for ever, as on
-        CUDA the two may share a channel to the device."""
+        """Wait for a stream that should go on although another one is held.
+        There is a limit: on CUDA, the two may share a channel to the device,
+        and then the held one holds up both."""
         pystreams.wait([stream], timeout=5)
 
     def currents(self):

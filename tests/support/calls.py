@@ -1,7 +1,8 @@
 """A call of each public name, for tests that try every one of them.
 
-CASES and CUDA_CASES map the names that a case covers to a function of a World,
-which prepares and returns what to call, without arguments, and which works.
+CASES and CUDA_CASES map the names that a case covers to the case: a function
+that takes a World, prepares a call, and returns it as a function without
+arguments.  The call succeeds.
 test_shortage.py demands a case for each name of _C.pyi and of the modules'
 __all__, or a reason in OTHERS.
 """
@@ -40,7 +41,7 @@ MODULES = {
     "timeline": timeline,
     "trace": trace,
 }
-# Seconds for what is to end at once.
+# Seconds to wait for work that should end at once.
 LIMIT = 5
 
 
@@ -63,8 +64,8 @@ sys.stdin.read()
 
 
 class World:
-    """What the calls are made with, on one device type.  The stream is held
-    back between hold() and settle(); the others have nothing to do."""
+    """The objects that the calls use, on one device type.  `stream` is held
+    back between hold() and settle(); the other streams are idle."""
 
     def __init__(self, name):
         self.name = name
@@ -92,7 +93,7 @@ class World:
         self.settle()
 
     def hold(self):
-        """By work that is not Python's."""
+        """Hold `stream` back, by work that runs no Python."""
         semaphore = (ctypes.c_long * 4)()
         assert libc.sem_init(semaphore, 0, 0) == 0
         self.holds.append(semaphore)
@@ -105,7 +106,8 @@ class World:
         _C.sleep(self.type, milliseconds * 1_000_000, self.stream)
 
     def settle(self):
-        """End all that a call has begun: what did not end in time."""
+        """End all work that a call has begun; return a line for each object
+        that does not end in time."""
         asyncio._set_running_loop(None)
         for semaphore in self.holds:
             libc.sem_post(semaphore)
@@ -115,7 +117,7 @@ class World:
                 stream.synchronize(timeout=LIMIT)
             except TimeoutError:
                 lost.append(f"{stream} is never idle")
-        # Not before: sem_wait has read them to the end.
+        # Free the semaphores only now, when no sem_wait uses them any more.
         self.holds.clear()
         begun, self.begun = self.begun, []
         self.later.callback(self.kept.clear)
@@ -161,7 +163,7 @@ def enter(context):
 
 
 def closing(make):
-    """A case of close(): each call has an object of its own."""
+    """A case of close(); each call closes a new object."""
 
     def case(world):
         return make(world).close
@@ -178,11 +180,11 @@ def awaiting(obj):
         if one is world.event:
             one.record(world.stream)
 
-        # As on a task of the loop's.
+        # As if a task of the loop ran the call.
         asyncio._set_running_loop(world.loop)
 
         def call():
-            # What gives up an await gives up its future.
+            # Keep the iterator: its end would give up the future.
             world.kept.append(one.__await__())
             for future in world.kept[-1]:
                 world.begin(future)
@@ -204,7 +206,8 @@ def holding(make):
 
 
 def serialized(world):
-    """Either side waits for the other."""
+    """A blocking stream and the default stream, each of which waits for the
+    other."""
     stream = _C.Stream(world.device, blocking=True)
     default = _C.default_stream(world.type, 0)
     _C.sleep(world.type, 2_000_000, stream)
@@ -335,7 +338,7 @@ def capture_to_the_side(world):
 
 
 def submit_captured(world):
-    """Captured, replayed, and described."""
+    """A captured callable; the graph is replayed and described."""
 
     def call():
         graph = Graph(world.type, True)
@@ -500,7 +503,8 @@ def to_dlpack(world):
 
 
 def exchange(world):
-    """Each function of the table, the tensors going there and back."""
+    """Call each function of the exchange table; the tensors that it gives are
+    made into objects again."""
     table = table_of(pystreams.Buffer)
     device = world.buffer.__dlpack_device__()
     described, tensor, handle, made = (
@@ -511,7 +515,8 @@ def exchange(world):
     )
     extent = ctypes.c_int64(64)
     prototype = Tensor(None, *device, 1, 1, 8, 1, ctypes.pointer(extent))
-    # Nothing need be told: what cannot be allocated is for lack of memory.
+    # allocate() reports an error by this function, which ignores it: here,
+    # the only error is a lack of memory.
     ignore = SET_ERROR(address_of("getpid"))
     release = ctypes.pythonapi.Py_DecRef
 
@@ -542,7 +547,7 @@ def exchange(world):
         try:
             there_and_back()
         except ctypes.ArgumentError as error:
-            # What ctypes says if it has no memory for an argument.
+            # ctypes raises this if it has no memory for an argument.
             raise MemoryError from error
 
     return call
@@ -558,7 +563,7 @@ class Interface:
 
 
 def emulate():
-    # No with block: without memory, its end may not even be called.
+    # No with block: without memory, its end may not run.
     _C.emulation_leave(_C.emulation_enter(1, 1 << 20))
 
 
@@ -574,8 +579,8 @@ def copy(world):
 
 
 def copy_later(world):
-    """Behind work that takes a while: a copy may wait for it when it cannot
-    note what it uses."""
+    """A copy after work that takes a while.  Without the memory to note which
+    buffers it uses, the copy may wait for that work instead."""
     world.sleep()
     target = pystreams.empty(256, device=world.device)
 
@@ -586,7 +591,7 @@ def copy_later(world):
 
 
 def captured_copies(world):
-    """Of pageable memory, which the graph keeps."""
+    """Captured copies from and to pageable memory, which the graph keeps."""
     data = bytearray(world.buffer.nbytes)
 
     def call():
@@ -672,8 +677,8 @@ def fail(world):
     def end():
         with contextlib.suppress(pystreams.AcceleratorError):
             stream.synchronize()
-        # CPython 3.12 may lose the call's frame, and with it the stream,
-        # whose failure would be the device's.
+        # CPython 3.12 may lose the call's frame, and so keep the stream.  Its
+        # failure would then be one of the device: close it.
         stream.close()
 
     world.later.callback(end)
@@ -681,7 +686,7 @@ def fail(world):
 
 
 def recorded(world):
-    """Every kind of row, read back."""
+    """A timeline with every kind of row, which are read back."""
 
     def call():
         with timeline.record() as t, timeline.span("host"):
@@ -696,7 +701,7 @@ def recorded(world):
         return t.rows, t.clock_error
 
     def stop():
-        """Without memory a with block may not end."""
+        """Without memory, the end of the with block may not have run."""
         timeline._blocks = 0
         timeline._log = None
         _C.timeline_stop()
@@ -719,7 +724,7 @@ def races_found(world):
             str(wait)
 
     def stop():
-        """Without memory a with block may not end."""
+        """Without memory, the end of the with block may not have run."""
         races._users.clear()
         _expressions._OBJECTS = most
         races._counting = 0
@@ -757,7 +762,7 @@ def scheduled(world):
         _C.schedule_forked()
 
     def stop():
-        """Without memory a with block may not end."""
+        """Without memory, the end of the with block may not have run."""
         if _C.schedule_is_on():
             _C.schedule_end(True)
 
@@ -766,7 +771,8 @@ def scheduled(world):
 
 
 def partition(world):
-    """In no local variable, as CPython may lose the call's frame."""
+    """The call has its objects in no local variable: CPython may lose its
+    frame, and would then keep them for ever."""
     kept = [None] * 2
     world.later.callback(kept.clear)
 
@@ -780,7 +786,8 @@ def partition(world):
 
 
 def green_context(world):
-    # One for all calls, whose lost frames keep it.
+    # One context for all calls: CPython may lose the frame of a call, which
+    # then keeps the context for ever.
     if world.green is None:
         world.green = cuda.GreenContext(1)
     context = world.green
@@ -791,7 +798,7 @@ def green_context(world):
         context.pop_context()
 
     def pop():
-        """Without memory it may not have been."""
+        """Without memory, the call may not have popped it."""
         with contextlib.suppress(RuntimeError):
             context.pop_context()
 
@@ -835,7 +842,7 @@ def set_stream(world):
 
 
 def record_many(world):
-    """So many that what the engine keeps them in has to grow."""
+    """So many records that the engine must enlarge the memory for them."""
     world.hold()
     events = [pystreams.Event(world.device) for _ in range(200)]
 
@@ -1336,13 +1343,13 @@ OTHERS = {
 
 
 def cases(name):
-    """Those of a device type."""
+    """The cases of a device type."""
     return {**CASES, **CUDA_CASES} if name == "cuda" else CASES
 
 
 def members(path):
-    """The names that a stub declares: functions, classes and what those
-    have."""
+    """The names that a stub declares: functions, classes and their
+    members."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef):
             yield node.name
@@ -1359,7 +1366,8 @@ def members(path):
 
 
 def public_names():
-    """Each once: what a module only passes on is under _C's name."""
+    """All public names, each once.  A name of _C that a module exports again
+    is among them as _C's only."""
     stub = Path(_C.__file__).with_name("_C.pyi")
     names = {
         name
@@ -1376,7 +1384,8 @@ def public_names():
 
 
 def covered_names():
-    """Those with a case; what stands in brackets says which of several."""
+    """The names with a case.  If a name has several, text in brackets after
+    it tells them apart."""
     return {
         name
         for key in {**CASES, **CUDA_CASES}

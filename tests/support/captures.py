@@ -33,7 +33,8 @@ class Capture:
 
 
 def captured(backend, *works, keep=True):
-    """A graph of what each work queues, called with a stream of its own."""
+    """Return a graph of the work that these functions queue; each is called
+    with the stream that is captured."""
     graph, stream = Graph(backend.type, keep), backend.stream()
     with Capture(graph, stream):
         for work in works:

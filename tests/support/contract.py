@@ -24,7 +24,7 @@ def comments():
     text = (HEADERS / "backend.h").read_text()
     found = {EVERY: plain(text[2 : text.index("*/")])}
     comment = None
-    # What core gives a backend to call comes first.
+    # Leave out the functions of core that a backend calls; they come first.
     table = text[text.index("struct ps_limit {") :]
     table += (HEADERS / "faults.h").read_text()
     for match in re.finditer(r"/\*(.*?)\*/|\(\*(\w+)\)\(", table, re.S):

@@ -28,11 +28,12 @@ import pystreams
 from pystreams import _C, accelerator, cuda, trace
 
 PACKAGE = os.path.dirname(pystreams.__file__) + os.sep
-# What StreamFuture inherits runs as much between its own lines.
+# StreamFuture inherits methods of these files: their lines run between its
+# own, and are interrupted, too.
 FILES = {concurrent.futures._base.__file__, threading.__file__}
 # More lines than any operation has.
 MOST = 5000
-# A leak is one that comes again.
+# A leak must come each time that a line is interrupted so many times again.
 AGAIN = 3
 
 
@@ -130,7 +131,8 @@ def run_in(world, main):
     except KeyboardInterrupt:
         sys.settrace(None)
         task.cancel()
-        # It ends the loop once for each task that it goes through.
+        # KeyboardInterrupt ends the loop once for each task that it passes
+        # through.
         for _ in range(3):
             with contextlib.suppress(KeyboardInterrupt):
                 ended = asyncio.wait([task], timeout=LIMIT)
@@ -257,8 +259,9 @@ class Program:
         ]
 
     def grown(self, before, patience):
-        """How much more is held than before, for so many seconds: a
-        notification that was under way when it was cancelled still comes."""
+        """How much more is held than before.  Waits up to `patience` seconds
+        until it is nothing: a notification that was under way when it was
+        cancelled still comes, and is freed then."""
         end = time.monotonic() + patience
         while True:
             more = [
@@ -269,8 +272,9 @@ class Program:
             time.sleep(0.001)
 
     def press(self, operation, prepare, number, patience=0):
-        """Interrupt the operation at a line: where that was, or None, and
-        how much more it holds than before."""
+        """Interrupt the operation at its line of this number.  Return where
+        that was, or None if it has fewer lines, and how much more the process
+        holds than before."""
         call = prepare(self.world)
         places, before = self.places(), self.held()
         interrupt = Interrupt(number)
@@ -281,7 +285,8 @@ class Program:
             if not was_interrupted(error):
                 raise
         where = interrupt.where
-        # Between subscribe() and the block, nothing else closes them.
+        # If the interrupt came after subscribe() but before the with block,
+        # nothing else closes the subscription.
         for subscription in list(trace._subscriptions):
             subscription.close()
         more = self.grown(before, patience)
@@ -309,7 +314,7 @@ class Program:
         return where, more
 
     def run(self, operation, prepare):
-        # What is made at a first use is kept.
+        # The first uses make things that are kept for good: make them now.
         for _ in range(AGAIN):
             self.press(operation, prepare, MOST)
         for number in range(MOST):

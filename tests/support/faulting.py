@@ -1,4 +1,4 @@
-"""Everything there is, called after a GPU has faulted, or has no memory left.
+"""Calls every public name after a GPU has faulted or has no memory left.
 
 python tests/support/faulting.py none|fault|refute|memory
 
@@ -22,8 +22,8 @@ SIZE = 64
 
 
 class Objects:
-    """One of each type, in use; what stands behind a fault on `stream` was
-    queued before it happened."""
+    """One object of each type, in use.  break_down() makes `stream` fail, but
+    only after a pause, in which it queues more work behind the failure."""
 
     def __init__(self):
         self.stream = cuda.Stream()
@@ -39,7 +39,8 @@ class Objects:
         self.pinned = pystreams.empty(SIZE, device="cuda:0", pin_memory=True)
         self.timed.record(self.stream)
         self.event.record(self.stream)
-        # What is made and loaded at a first use could wait for all work.
+        # A first use makes and loads things, and may wait for all work to do
+        # so.  Use these now, while all work ends.
         self.generic.wait_event(self.event)
         self.stream.submit(int).result(LONG)
         cuda.synchronize()
@@ -53,7 +54,7 @@ class Objects:
         self.block.fill_(1, stream=self.stream)
 
     def arguments(self):
-        """Of what can't be called without."""
+        """Arguments for the names that cannot be called without."""
         return {
             "CudaError": (1,),
             "can_device_access_peer": (0, 0),
@@ -106,7 +107,7 @@ def with_block(context):
 
 
 def every_call(objects):
-    """(name, function) of all that is public, close() last."""
+    """Yield (name, function) for each public name, close() last."""
     arguments = objects.arguments()
     names = [name for name in vars(objects) if name != "behind"]
     for name in names:

@@ -1,4 +1,4 @@
-"""What a run of the tests on a machine with GPUs was: rows for
+"""Describes a run of the tests on a machine with GPUs, as rows for
 docs/gpu-runs.md.
 
 python -m pytest --junitxml=run.xml
@@ -82,10 +82,11 @@ def outcome(case):
 
 
 def counts(path):
-    """How many there were of each outcome, by file, and why the skipped."""
+    """How many tests had each outcome, by file, and the reasons of the
+    skipped ones."""
     files, reasons = {}, Counter()
     for case in xml.parse(path).iter("testcase"):
-        # Of a test in a class, the class comes last.
+        # If the test is in a class, the name of the class comes last.
         names = case.get("classname", "").split(".")
         name = next((n for n in names if n.startswith("test_")), names[-1])
         found = outcome(case)

@@ -2,7 +2,7 @@
 
 
 class Number:
-    """As an integer of NumPy is: it has __index__() alone."""
+    """An integer that has only __index__(), like one of NumPy."""
 
     def __init__(self, value):
         self.value = value

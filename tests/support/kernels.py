@@ -3,8 +3,8 @@ late, one that tells where it runs, and those that break the device.
 
 python tests/support/kernels.py prints the PTX, for ptxas to check.
 
-All of it goes past pystreams, which orders none of it.  Nothing is checked: a
-wrong address or stream crashes the process.
+pystreams knows nothing of these kernels, and does not order them.  Arguments
+are not checked: a wrong address or stream crashes the process.
 """
 
 import ctypes
@@ -159,8 +159,8 @@ class Kernels:
         )
 
     def place(self, stream, address, blocks, microseconds):
-        """Write the multiprocessor of each block, which takes so long and
-        leaves room for one other."""
+        """Write the number of each block's multiprocessor.  A block takes so
+        long, and leaves room for one more on its multiprocessor."""
         self.launch(
             stream,
             "place",
@@ -171,7 +171,7 @@ class Kernels:
         )
 
     def fill_late(self, stream, address, nbytes, byte, milliseconds):
-        """Write nbytes, so long after the stream has come to it."""
+        """Write nbytes, so long after the kernel has begun."""
         self.launch(
             stream,
             "fill_late",

@@ -18,8 +18,8 @@ class Owned:
 class Steps:
     """Random things that programs do with memory.
 
-    `owned` is the device memory in use; borrowed memory and pinned memory,
-    in `others`, do not count."""
+    `owned` has the blocks of device memory in use.  `others` has borrowed and
+    pinned memory, which do not count as in use."""
 
     def __init__(self, backend, seed):
         self.backend, self.random = backend, random.Random(seed)
@@ -43,7 +43,7 @@ class Steps:
         return self.random.choice(self.buffers())
 
     def stream(self, index):
-        """One of the device, behind all the work so far."""
+        """A stream of the device, which first waits for all work so far."""
         stream = self.random.choice(self.streams[index])
         stream.wait_stream(self.last)
         self.last = stream

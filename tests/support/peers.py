@@ -1,7 +1,7 @@
 """Other processes for tests of what processes share.
 
 A peer runs one piece of Python at a time, with `backend` as tests have it.
-What takes a minute hangs.
+Code that takes a minute counts as hung.
 """
 
 import ast
@@ -42,13 +42,13 @@ class Peer:
         return self.finish()
 
     def start(self, code):
-        """The first half of do()."""
+        """Send the code: the first half of do()."""
         self._code = code
         self._process.stdin.write(repr(code).encode() + b"\n")
         self._process.stdin.flush()
 
     def finish(self):
-        """The second one."""
+        """Return the result of the code: the second half of do()."""
         out = self._process.stdout
         if not select.select([out], [], [], PATIENCE)[0]:
             self.kill()
@@ -73,7 +73,7 @@ class Peer:
         self._process.send_signal(number)
 
     def stop(self):
-        """Return once none of its threads runs."""
+        """Stop the peer; return once none of its threads runs."""
         self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 

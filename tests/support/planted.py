@@ -10,7 +10,7 @@ from pystreams import Buffer, Stream
 
 buffer = Buffer(1 << 20, device="cpu")
 if sys.argv[1] == "address":
-    # One byte more than there is.
+    # Write one byte past the end of the buffer.
     ctypes.memset(buffer.data_ptr() + buffer.nbytes, 0, 1)
 else:
     # Two streams write the same memory, and no event orders them.

@@ -17,7 +17,8 @@ writer, other = cuda.Stream(), cuda.Stream()
 first = pystreams.empty(64, device="cuda:0", stream=other)
 kernels = Kernels()
 if kind == "order":
-    # The memory is there once `other` has slept; the writer does not wait.
+    # The block is allocated only after `other` has slept, but the writer does
+    # not wait for that.
     _C.sleep(1, SECOND // 10, other)
 block = pystreams.empty(64, device="cuda:0", stream=other)
 if kind == "none":
@@ -25,7 +26,7 @@ if kind == "none":
 address = NOWHERE if kind == "address" else block.data_ptr()
 kernels.store(writer.cuda_stream, address, 1)
 if kind == "address":
-    # The device is lost.
+    # The fault has broken the device: nothing more can be done there.
     sys.exit()
 other.wait_stream(writer)
 cuda.synchronize()

@@ -62,7 +62,7 @@ class Exchange(ctypes.Structure):
         ("major", ctypes.c_uint32),
         ("minor", ctypes.c_uint32),
         ("older", ctypes.c_void_p),
-        # Called with the GIL released, which the others need.
+        # Called with the GIL released; the other functions need the GIL.
         (
             "allocate",
             ctypes.CFUNCTYPE(
@@ -130,7 +130,8 @@ pointer_of = function(
 rename = function(
     "PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p
 )
-# For a capsule that is being destroyed, which must not be referred to.
+# These two take the capsule's address: a capsule that is being destroyed must
+# get no new reference.
 is_valid = function(
     "PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
 )
@@ -141,8 +142,8 @@ pointer_at = function(
     ctypes.c_char_p,
 )
 
-# The loans whose deleter is still to come, once for each capsule, by the
-# address of what they lend.
+# {address of a lent tensor: its Loan, once for each call of the deleter that
+# is still to come}
 lent = {}
 
 
@@ -161,9 +162,9 @@ def destroy(capsule):
 
 
 class Loan:
-    """A tensor of bytes to lend; other fields of it than follow from the
-    bytes may be given.  `deleted` counts the calls of its deleter, until
-    which it is alive."""
+    """A tensor of bytes to lend.  Its fields follow from the bytes, unless
+    they are given.  `deleted` counts the calls of its deleter; while the
+    tensor is lent, the Loan stays alive."""
 
     def __init__(
         self,
@@ -186,7 +187,8 @@ class Loan:
         self.describe(**fields)
 
     def describe(self, **fields):
-        """Set the fields given; the others to what is true."""
+        """Set the given fields to their values, and the others to what is
+        true of the bytes."""
         shape = fields.get("shape", [len(self.bytes)])
         fields = {
             "data": ctypes.addressof(self.memory),
@@ -211,14 +213,15 @@ class Loan:
         return self.memory.raw
 
     def lend(self):
-        """The address of the tensor, whose deleter is to be called."""
+        """Return the tensor's address, and expect a call of its deleter."""
         address = ctypes.addressof(self.struct)
         if self.struct.deleter:
             lent.setdefault(address, []).append(self)
         return address
 
     def take_back(self):
-        """What was lent last was refused."""
+        """Undo the latest lend(): the tensor was refused, and its deleter will
+        not be called."""
         address = ctypes.addressof(self.struct)
         lent[address].pop()
         if not lent[address]:
@@ -244,9 +247,10 @@ def place(block):
 
 
 class Producer:
-    """An array of another library that lends a tensor; `asked` is what it
-    was asked with, `capsule` what it gave.  A capsule's end calls Python here,
-    which must not be while an exception is on its way: so it is kept."""
+    """An array of another library that lends a tensor.  `asked` has the
+    arguments that it was called with, `capsule` is the capsule that it gave.
+    The capsule is kept, because its destructor calls Python, which must not
+    happen while an exception propagates."""
 
     def __init__(self, loan, device=None):
         tensor = loan.struct.tensor
@@ -263,9 +267,9 @@ class Producer:
 
 
 class Table:
-    """A table of functions that lends a tensor, whose producer works on the
-    stream with this handle; other fields of the table may be given.  `asked`
-    is what its functions were called with."""
+    """A table of functions that lends a tensor.  Its producer works on the
+    stream with this handle.  Other fields of the table may be given.  `asked`
+    has the arguments that its functions were called with."""
 
     def __init__(self, loan, stream=None, **fields):
         def managed_from_object(array, tensor):
@@ -298,7 +302,7 @@ class Table:
         return type("Array", bases, {"__dlpack_c_exchange_api__": capsule})
 
     def producer(self):
-        """An object that has nothing else."""
+        """An object with this table and nothing else."""
         return self.type()()
 
 

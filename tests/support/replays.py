@@ -1,5 +1,5 @@
-"""Random programs under random schedules: what one name gives again, here and
-on other Pythons.
+"""Random programs under random schedules: the name of a schedule must give the
+same run each time, here and on other Pythons.
 
     python tests/support/replays.py [FIRST [COUNT [JOBS]]]
 
@@ -20,7 +20,7 @@ from random import Random
 
 PART = 10_000
 CELLS, SIZE, STREAMS = 4, 8, 3
-# Whatever this process is started with.
+# For the processes that run the programs, whatever is set in this one.
 ENVIRONMENT = {
     "PYSTREAMS_ACCELERATOR": "cpu",
     "PYSTREAMS_CPU_DEVICES": "1",
@@ -40,8 +40,8 @@ STRATEGIES = (
 
 
 class Chooser:
-    """Numbers of a seed, by the one method whose numbers no release of Python
-    changes."""
+    """Random numbers of a seed.  They come from random() alone, the one method
+    whose numbers are the same in every release of Python."""
 
     def __init__(self, seed):
         self._random = Random(seed).random

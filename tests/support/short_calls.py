@@ -1,11 +1,11 @@
-"""Has calls that the extension module makes of the C library fail, in a
-process for which shortage.c is loaded before all else."""
+"""Makes the extension module's calls of the C library fail, in a process with
+shortage.c preloaded."""
 
 import ctypes
 
 
 class Native:
-    """shortage.c, which is at this path."""
+    """shortage.c, compiled to the library at this path."""
 
     def __init__(self, library):
         loaded = ctypes.PyDLL(library)

@@ -26,7 +26,7 @@ from pystreams import _C
 THREADS = 8
 STREAMS = 12
 LONG = 60
-# With no operation done for so many seconds, it hangs.
+# If no operation is done for so many seconds, the program counts as hung.
 STALL = 30
 FULL = 65_600
 
@@ -36,7 +36,7 @@ def open_files():
 
 
 class Log(list):
-    """What the callables of one stream have logged, which it outlives."""
+    """The log of one stream's callables; it outlives the stream."""
 
     __hash__ = object.__hash__
 
@@ -120,8 +120,9 @@ class Stress:
             self.errors.append(error)
 
     def is_over(self):
-        """On a busy machine the time is too short for the rarer operations,
-        if not for the rarest."""
+        """Whether the time is up and all operations have been done, except
+        for the rarest ones: on a busy machine, the time may be too short for
+        a rare operation."""
         return time.monotonic() >= self.end and all(
             number > 0 or self.operations[name] < 1
             for name, number in self.done.items()
@@ -190,8 +191,9 @@ class Stress:
             nap = rng.choice([0, 0, 0, 0.001])
             other = rng.choice([None, None, self.stream(rng)])
             if self.on_gpu:
-                # Where the driver makes a stream, as it does for others here,
-                # it may keep a callable out until that callable is over.
+                # Here, other threads make streams.  While the driver makes
+                # one, a callable that calls the driver may have to wait for
+                # it, and the driver for that callable: deadlock.
                 other = None
             number = given.get(log, 0)
             stream.submit(callable, number, nap, other)
@@ -278,7 +280,8 @@ class Stress:
         asyncio.run(main())
 
     def mix_with(self, theirs, rng):
-        """Their stream among ours, in the order of which it waits."""
+        """Order another library's stream after one of ours, and one of ours
+        after it."""
         pystreams.ExternalStream(theirs).wait_stream(self.stream(rng))
         rng.choice(self.events).record(theirs)
         self.stream(rng).wait_stream(theirs)

@@ -4,9 +4,9 @@
 
 writes two files, to FOLDER if one is given: docs/torch-parity.md, which has
 every difference with its reason, and parity/torch.json, the record of torch
-that tests use where torch is not installed.  Exits with 1 if there is a fault:
-a difference without a reason, or a reason without a difference.  One GPU shows
-fewer differences than two, so finding the latter takes two.
+that tests use if torch is not installed.  Exits with 1 if there is a fault: a
+difference without a reason, or, with two GPUs, a reason without a difference.
+One GPU does not show all differences.
 """
 
 import argparse
@@ -43,7 +43,8 @@ def differences(torch, ours):
 
 
 class Comparison:
-    """Differences by their reasons, those without, and rows without any."""
+    """The differences by their reasons, the differences without a reason, and
+    the reasons and rows without a difference."""
 
     def __init__(self, torch, ours):
         self.torch, self.ours = torch, ours

@@ -95,7 +95,8 @@ class Program:
                 self.act(chooser, depth + 1)
             self.seen.append("ends")
 
-        # The argument may be freed when the callable has ended.
+        # If this is the only reference to the argument, it is freed when the
+        # callable has ended.
         kept = choose(2)
         argument = None if kept else empty(SIZE, device="cpu", stream=stream)
         self.futures.append(stream.submit(work, argument))
