@@ -119,7 +119,7 @@ def test_the_next_wait_raises_once(backend, stream, graph, buffer, how):
         wait()
     assert caught.traceback[-1].name == "fail"
     wait()
-    # What comes behind it ran.
+    # The work behind the callable ran.
     assert byte_of(buffer, stream) == 2
 
 
@@ -185,7 +185,7 @@ def test_after_a_failure_of_the_stream(faulty, graph):
     with pytest.raises(pystreams.AcceleratorError):
         stream.synchronize()
     assert seen == []
-    # It keeps the stream of its latest replay.
+    # The graph keeps the stream of its latest replay.
     graph.reset()
 
 
@@ -290,7 +290,7 @@ def test_dropped_with_the_graph(backend, stream, graph):
     stream.synchronize()
     assert dropped() is not None
     graph.reset()
-    # The thread that ran it lets go of it a moment later.
+    # The thread that ran the callable drops it a moment later.
     stream.submit(int).result(LONG)
     gc.collect()
     assert dropped() is None
@@ -406,7 +406,7 @@ def test_a_race_with_its_argument(backend, stream, graph, host):
 
 
 def test_what_it_writes_is_in_order(backend, stream, graph, host):
-    """Each replay's, on whatever stream it runs."""
+    """Replays of one graph are ordered, on whatever streams they run."""
     with races.detect("raise"):
         with Capture(graph, stream):
             stream.submit(lambda: host.memoryview()[0])

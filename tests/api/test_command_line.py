@@ -18,8 +18,8 @@ COMMANDS = [[], ["--json"], ["demo", sys.executable], ["demo", "--help"]]
 
 @pytest.fixture
 def shell(tmp_path, thread_sanitized):
-    """shell(redirection, arguments) -> CompletedProcess of a command line
-    that ends so."""
+    """shell(redirection, arguments) -> CompletedProcess of python -m pystreams
+    with this redirection of its output."""
     if thread_sanitized:
         pytest.skip("ThreadSanitizer cannot be loaded into sh")
 
@@ -166,7 +166,7 @@ def test_devices_of_the_demo():
 
 
 def test_variables_that_are_right(run_python):
-    """Nothing is said, and nothing is imported to find that out."""
+    """Nothing is printed, and the check imports no module."""
     code = """
 import sys, pystreams
 print({"difflib", "warnings"} & sys.modules.keys() - before)
@@ -178,7 +178,8 @@ print({"difflib", "warnings"} & sys.modules.keys() - before)
 
 
 def test_all_variables_are_known():
-    """Those that a program, the build or a test of the checkout reads."""
+    """All variables that a program, the build or a test of the checkout
+    reads."""
     files = [ROOT / "setup.py", *ROOT.glob("csrc/**/*.c")]
     files += [p for p in ROOT.glob("*/**/*.py") if p != Path(__file__)]
     named = {

@@ -156,7 +156,8 @@ def test_device_context_entered_again(two_cuda):
 
 
 def test_device_context_entered_by_two_threads(two_cuda):
-    """The other thread starts on 0 and this one on 1; both come back."""
+    """The other thread starts on device 0 and this one on device 1; each
+    comes back to its own."""
     context = api.device(0)
     entered, left = threading.Event(), threading.Event()
     result = []
@@ -198,7 +199,7 @@ def test_device_of(two_cuda):
 
 
 def test_device_of_what_is_not_on_a_device(two_cuda):
-    """As torch's, get_device is not asked then."""
+    """As in torch, get_device() is not called if is_cuda is False."""
 
     class OnHost:
         is_cuda = False

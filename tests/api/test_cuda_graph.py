@@ -321,9 +321,10 @@ def test_a_capture_that_cannot_begin(cuda):
 
 
 def test_an_interrupt_at_any_line_leaves_nothing_behind(cuda):
-    """Of the block, and at any instruction of the package: neither an open
-    capture nor another current stream.  At the line of the with statement
-    itself Python lets no signal handler run once it was entered."""
+    """An interrupt at any line of the block or any instruction of the package
+    leaves neither an open capture nor another current stream.  At the line of
+    the with statement itself, once the block was entered, Python runs no
+    signal handler."""
     buffer = cuda.filled(1, SIZE)
     package = str(Path(pystreams.__file__).parent)
     before = cuda.currents()
@@ -337,7 +338,8 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(cuda):
     entry = capture.__code__.co_firstlineno + 1
 
     def interrupt_at(line):
-        """Whether there is such a line."""
+        """Interrupt the block at the line of this number; return whether there
+        is one."""
         seen = 0
 
         def trace(frame, event, _):

@@ -298,7 +298,7 @@ def test_wrapper_of_current_outlives_the_switch(backend):
 
 
 def test_closed_while_current(backend):
-    """The thread that uses it keeps it; closing takes the name away."""
+    """It stays current on its thread, but the Python object is closed."""
     before = backend.currents()
     stream = backend.stream()
     handle = stream.native_handle
@@ -312,7 +312,7 @@ def test_closed_while_current(backend):
 
 
 def test_thread_ends_with_a_stream_set(backend):
-    """Its stream is given up with the thread, and no other is disturbed."""
+    """The stream is released with the thread; other threads keep theirs."""
 
     def work():
         _C.set_stream(backend.stream())
@@ -352,7 +352,8 @@ print(seen == [0] * 30)
 
 
 def test_owner_that_asks_while_its_thread_ends(cuda, run_python):
-    """What was current goes one by one, and none of it is seen again."""
+    """The thread's current streams are dropped one by one, and an owner that
+    asks meanwhile sees none that is dropped."""
     done = run_python(OWNER_AT_THE_END)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "True\n"
@@ -392,7 +393,8 @@ def test_failed_switch_changes_nothing(backend):
 
 
 def test_closed_by_the_collector_while_it_is_entered(engine):
-    """What a thread makes for its first current stream may set it off."""
+    """A thread's first current stream allocates, which may run the garbage
+    collector, which closes the stream."""
     entered = []
 
     def work(allocations):

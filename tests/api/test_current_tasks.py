@@ -111,7 +111,7 @@ def test_on_two_devices(two_devices, run):
 
 
 def test_starts_with_its_creator_s(backend, run):
-    """As they are when it is made, and not as they are later."""
+    """It has its creator's streams of the moment when it is made."""
 
     async def task(stream):
         assert backend.current_stream() == stream
@@ -136,7 +136,7 @@ def test_starts_with_its_creator_s(backend, run):
 
 
 def test_made_outside_of_a_task(backend):
-    """It starts with the thread's."""
+    """It starts with the thread's current streams."""
 
     async def main():
         assert backend.current_stream() == stream
@@ -248,7 +248,7 @@ def test_tasks_that_start_at_once(backend, run):
 
 
 def test_generators(backend, run):
-    """They belong to the task that runs them."""
+    """A generator uses the current streams of the task that runs it."""
 
     def plain(stream):
         with stream:
@@ -282,7 +282,8 @@ def test_generators(backend, run):
 
 
 def test_callback(backend, run):
-    """What a loop calls later starts with the streams of who asked for it."""
+    """A callback of the loop starts with the current streams of the code that
+    scheduled it."""
 
     async def main():
         stream, called = backend.stream(), asyncio.Event()
@@ -303,7 +304,8 @@ def test_callback(backend, run):
 
 
 def test_copied_context(backend, run):
-    """Not asyncio's: changes end with the run, and last in the context."""
+    """A context that the program runs itself: the change is not seen outside,
+    but it stays in the context for its next run."""
 
     async def main():
         def change():
@@ -415,7 +417,7 @@ def test_a_task_keeps_no_stream_when_it_is_gone(cuda, run):
 
     async def main():
         await together(task(), task())
-        # What gathered them has them for one turn more.
+        # The TaskGroup or gather() refers to the tasks for one turn more.
         await turns()
         gc.collect()
         assert [owner() for owner in owners] == [None, None]
@@ -425,7 +427,8 @@ def test_a_task_keeps_no_stream_when_it_is_gone(cuda, run):
 
 
 def test_a_value_of_a_stranger_s(backend, run):
-    """Code that iterates over a context sees the variable."""
+    """Code that iterates over a context finds our variable, and may set it to
+    anything: that is ignored."""
 
     async def main():
         with backend.stream():
@@ -446,7 +449,8 @@ def test_a_value_of_a_stranger_s(backend, run):
 
 
 def test_left_without_memory(backend, run):
-    """What was current is so again, though there is none for a copy."""
+    """The stream from before is current again, even without the memory for a
+    copy of the task's streams."""
     testcapi = pytest.importorskip("_testcapi", reason="needs _testcapi")
 
     async def main():

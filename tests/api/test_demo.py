@@ -105,7 +105,7 @@ def test_for_a_person(backend, run_demo, make):
 
 @pytest.mark.parametrize("output", [[], ["--json"]], ids=["text", "json"])
 def test_timeline(two_devices, run_demo, make, tmp_path, output):
-    """Of one run: each chunk goes to a device and back once."""
+    """It has each chunk's copy to a device and back, once."""
     path = tmp_path / "t.json"
     devices = [str(two_devices.device(i)) for i in range(2)]
     done = run_demo(
@@ -301,7 +301,7 @@ def test_directory(run_demo, tmp_path):
 
 
 def test_pipe(run_demo, tmp_path):
-    """It does not wait for a writer."""
+    """The demo refuses it, and does not wait for a writer."""
     os.mkfifo(tmp_path / "pipe")
     refused(run_demo(tmp_path / "pipe"), "pipe")
 
@@ -433,7 +433,7 @@ def test_every_chunk_once(run_demo, make):
 
 
 def test_short_reads(monkeypatch, capsys, make):
-    """The rest of a chunk is read after them."""
+    """After a short read, the rest of the chunk is read."""
     preadv = os.preadv
 
     def short(file, views, offset):
@@ -540,7 +540,8 @@ def test_report_without_a_gpu_says_why(run_python):
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
 def test_report_of_an_accelerator_that_cannot_be(run_python, arguments):
-    """It says all there is to say, and that it is not what was asked."""
+    """The report is complete, and says that the accelerator in the variable
+    cannot be used."""
     env = {"PYSTREAMS_ACCELERATOR": "xyz"}
     done = run_python(["-m", "pystreams"], *arguments, env=env)
     assert done.returncode == 2

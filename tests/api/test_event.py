@@ -159,7 +159,8 @@ def test_a_later_record_does_not_hold_up_a_wait(backend):
 
 
 def test_complete_then_recorded_again(backend):
-    """That it was seen complete is forgotten with the next record."""
+    """After a new record, an event is not complete because its last one
+    was."""
     event, stream = backend.event(), backend.stream()
     for _ in range(3):
         event.record(stream)

@@ -23,7 +23,7 @@ class Foreign:
 
 
 class Attribute:
-    """One that took the protocol's method for an attribute."""
+    """A stream whose __cuda_stream__ is an attribute instead of a method."""
 
     def __init__(self, stream):
         self.__cuda_stream__ = (0, stream.native_handle)
@@ -359,7 +359,8 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_view_of_one_of_ours_keeps_it(backend, form):
-    """Closed, it stays out of the pool, from which the next would get it."""
+    """If our stream is closed, the view keeps it out of the pool, which would
+    give it to the next new stream."""
     if form == "protocol" and backend.name != "cuda":
         pytest.skip(f"{backend}: the protocol is of CUDA's streams")
     lowest = pystreams.Stream.priority_range(backend.device())[1]
@@ -432,8 +433,8 @@ def test_the_collector_sees_an_owner_that_nothing_else_keeps(cuda):
 
 
 def test_the_collector_does_not_see_the_owner_during_a_call(cuda):
-    """The call may come to keep the stream with the GIL released, in the
-    middle of a collection."""
+    """The call keeps the stream with the GIL released, perhaps while the
+    collector runs on another thread."""
     stream = cuda.stream()
     foreign = Foreign(stream)
     view = ExternalStream(foreign)
@@ -460,8 +461,8 @@ def test_an_owner_in_a_cycle_is_kept_while_its_stream_is_current(cuda):
 
 @pytest.mark.parametrize("handle", [0, 1, 2], ids=["0", "legacy", "thread"])
 def test_default_streams_of_cuda_by_handle(gpu, kernels, handle):
-    """They are streams like others, of whichever device they are said to be
-    of."""
+    """They are usable like other streams, on each device that the caller
+    names."""
     block, target = gpu.empty(64).zero_(), gpu.empty(64)
     gpu.synchronize()
     for index in range(gpu.count):
@@ -484,7 +485,8 @@ def test_default_streams_of_cuda_by_handle(gpu, kernels, handle):
 
 
 def test_a_device_that_contradicts_the_handle(two_devices):
-    """Before anything is queued or made current, and named with both."""
+    """It is refused before anything is queued or made current; the message
+    names both devices."""
     mine = two_devices.stream(1)
     before = two_devices.currents()
     for kind in (ExternalStream, pystreams.cuda.ExternalStream):
@@ -499,8 +501,8 @@ def test_a_device_that_contradicts_the_handle(two_devices):
 
 
 def test_owner_is_kept_while_memory_is_used(cuda):
-    """Work of its stream's that is queued keeps it, without the object that
-    stood for the stream."""
+    """Queued work of the stream keeps the owner, even if no Stream object is
+    left."""
     stream, block = cuda.stream(), cuda.empty(64)
     cuda.synchronize()
     foreign = Foreign(stream)

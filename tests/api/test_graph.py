@@ -37,7 +37,7 @@ from pystreams.cuda._graphs import Graph
 
 
 def graph_event(backend):
-    """One that each replay records or waits for."""
+    """An event that each replay records or waits for."""
     return pystreams.Event(backend.name, enable_timing=False, external=True)
 
 
@@ -135,12 +135,13 @@ def test_a_branch_that_fails(faulty, stream, graph, buffer):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_branches_keep_their_order(backend, graph, seed):
-    """Each buffer is a copy of one that its branch had waited for: of the
-    last replay's where an edge is missing."""
+    """Each buffer is a copy of another for which its branch had waited.  If an
+    edge is missing, a copy may have bytes from the replay before."""
     choose = random.Random(seed)
     size = choose.choice([4096, 1 << 18])
     streams = [backend.stream() for _ in range(5)]
-    # What a stream's work comes after: the buffers that it may read.
+    # For each stream, the buffers that are written before its next work, so
+    # that this may read them.
     ready = {streams[0]: [0]}
     buffers = [backend.empty(size, stream=streams[0]) for _ in range(40)]
     source = {}
@@ -371,7 +372,7 @@ def test_a_stream_that_is_dropped_in_a_capture(backend, stream, graph, buffer):
         assert handle not in [one.native_handle for one in made]
     replay(graph, stream)
     assert byte_of(buffer, stream) == 2
-    # It is of use again.
+    # The stream can be used again.
     made += [backend.stream() for _ in range(40)]
     assert len({one.native_handle for one in made}) == len(made)
 
@@ -387,7 +388,8 @@ def test_a_graph_that_is_dropped_in_its_capture(backend, stream, buffer):
 
 
 def test_a_graph_that_is_dropped_on_another_thread(engine):
-    """Where the driver is a GPU's, it ends the capture and says so."""
+    """With a GPU's driver, dropping the graph ends the capture and reports
+    it."""
     stream, graphs = engine.stream(), [Graph(engine.type)]
     with stream:
         graphs[0].capture_begin()
@@ -401,7 +403,7 @@ def test_a_graph_that_is_dropped_on_another_thread(engine):
 def test_collections_disturb_no_capture(backend, stream, graph, buffer):
     with Capture(graph, stream, "global"):
         for byte in range(50):
-            # What was dropped is asked whether it is done.
+            # Dropped streams and events are queried, to see if they are done.
             cycle = [backend.stream(), backend.event()]
             cycle.append(cycle)
             memory = backend.empty(SIZE, stream=cycle[0])
@@ -465,7 +467,8 @@ def test_a_replay_after_one_that_failed(faulty, stream, graph, buffer):
 @pytest.mark.unscheduled
 @pytest.mark.parametrize("full", [0, 1], ids=["the earlier's", "its own"])
 def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
-    """In the queue that is full, and not by trying all the time."""
+    """It sleeps until the full queue has room, instead of trying again and
+    again."""
     kept = Graph(engine.type, True)
     with Capture(kept, engine.stream()):
         buffer.fill_(2)
@@ -473,7 +476,8 @@ def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
     with engine.hold(streams[0]) as first, engine.hold(streams[1]) as second:
         replay(kept, streams[0])
         kept.instantiate()
-        # The gate and, of a replay, the fill and the end.
+        # Queued already: the gate; and on the first stream the replay's fill
+        # and end, too.
         engine.fill(streams[full], queued=[3, 1][full])
         opener = threading.Timer(0.3, [first, second][full].open)
         opener.start()
@@ -486,7 +490,8 @@ def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
 
 
 def test_a_replay_cannot_wait_for_room_behind_itself(engine, buffer):
-    """From the work of the stream whose queue is full."""
+    """A callable of the stream whose queue is full replays there: it would
+    wait for itself."""
     kept, seen = Graph(engine.type, True), []
     with Capture(kept, engine.stream()):
         buffer.fill_(2)
@@ -795,7 +800,7 @@ def two_captures():
 
 
 def test_it_says_which_call_of_any_stream_may_have(two_captures):
-    """A driver does not say whose capture it has made invalid."""
+    """A driver does not say which stream's capture became invalid."""
     from pystreams.cuda import _captures
 
     def work():
@@ -895,7 +900,7 @@ def begun(stream):
 def test_a_refused_call_says_which_captures_there_are(
     engine, stream, graph, buffer
 ):
-    """And what to do instead."""
+    """The message also says what to do instead."""
     with Capturing(graph, stream):
         text = message(stream.synchronize)
     assert text.endswith(
@@ -905,7 +910,8 @@ def test_a_refused_call_says_which_captures_there_are(
 
 
 def test_a_call_on_a_stream_with_a_long_name_says_so_too(engine, graph):
-    """Of the name it says 80 bytes at most, and no part of a character."""
+    """The message has 80 bytes of the name at most, and no part of a
+    character."""
     stream = pystreams.Stream(engine.device(), name="x" * 79 + "ö" * 9)
     with Capturing(graph, stream):
         text = message(stream.synchronize)

@@ -651,7 +651,7 @@ def test_upload_to_another_device(two_cuda, stream, buffer):
 
 
 def test_an_upload_cannot_be_captured(backend, stream, graph, buffer):
-    """It says so of itself; the capture goes on."""
+    """The message names upload(); the capture goes on."""
     other = Graph(backend.type)
     with Capture(other, backend.stream()):
         buffer.fill_(3)
@@ -668,7 +668,8 @@ def test_an_upload_cannot_be_captured(backend, stream, graph, buffer):
 def test_the_default_stream_while_a_blocking_one_is_captured(
     engine, graph, buffer, call
 ):
-    """What is refused is the order with the default stream."""
+    """The call is refused, as the default stream would have to wait for the
+    captured one; the message names that dependency."""
     other, stream = Graph(engine.type), engine.stream(blocking=True)
     with Capture(other, engine.stream()):
         buffer.fill_(3)

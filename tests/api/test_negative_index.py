@@ -14,8 +14,8 @@ negative = pytest.mark.parametrize("index", NEGATIVE)
 
 @pytest.fixture
 def second(two_devices):
-    """A backend whose second device is current, and holds memory, but held
-    more."""
+    """A backend whose second device is current, and has memory in use, and
+    had more before."""
     block = two_devices.empty(1 << 12, 1)
     two_devices.empty(1 << 13, 1).close()
     _C.set_device(two_devices.type, 1)
@@ -161,7 +161,7 @@ def test_accelerator_switches_to_no_device(index):
 @negative
 @pytest.mark.usefixtures("cuda")
 def test_an_imported_event_is_of_the_current_device(index):
-    """So that what is wrong is the handle."""
+    """The index is taken, and only the handle is refused."""
     with pytest.raises(ValueError, match="expects the 64 bytes"):
         cuda.Event.from_ipc_handle(index, b"short")
 

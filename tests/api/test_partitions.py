@@ -21,7 +21,7 @@ SIZE = 1 << 20
 
 @pytest.fixture(autouse=True)
 def everything_is_left(backend_or_cuda):
-    """Objects of earlier tests have their partitions no more."""
+    """Free what earlier tests left, so that it keeps no partitions."""
     backend_or_cuda.settle()
 
 

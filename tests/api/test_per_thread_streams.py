@@ -55,13 +55,14 @@ def worker(workers):
 
 @pytest.fixture
 def own(backend):
-    """The Stream that stands for that of the thread which uses it."""
+    """A Stream with handle 2: for each thread that uses it, the thread's own
+    default stream."""
     yield ExternalStream(2, backend.device())
     backend.synchronize()
 
 
 def mark(stream):
-    """An event that is done when all work is that the stream has now."""
+    """An event that is done once the stream's present work is done."""
     return stream.record_event(pystreams.Event(stream.device.type))
 
 
@@ -85,7 +86,7 @@ class Lent:
 
 @contextlib.contextmanager
 def held(backend, worker, own):
-    """The thread's stream, until the block ends or the gate is opened."""
+    """Hold the thread's stream until the block ends or the gate is opened."""
     gate = worker(backend.gate, own)
     try:
         yield gate
@@ -94,7 +95,7 @@ def held(backend, worker, own):
 
 
 def settle(backend):
-    """Free what is given up, unless work uses it."""
+    """Free the memory that was closed, unless work uses it."""
     backend.empty(SIZE).close()
 
 
@@ -292,8 +293,8 @@ def test_memory(backend, own, worker):
 
 @pytest.mark.unscheduled
 def test_another_thread_reads_what_its_work_writes(backend, own, worker):
-    """The consumer's stream is made to wait, though no call but its thread's
-    may name the producer's."""
+    """The consumer's stream waits for the producer's, although only the
+    producer's thread can name that stream."""
     block = worker(backend.empty, SIZE, stream=own)
     worker(own.synchronize)
     copy = backend.empty(SIZE, stream=own)
@@ -308,8 +309,9 @@ def test_another_thread_reads_what_its_work_writes(backend, own, worker):
 
 @pytest.mark.unscheduled
 def test_work_that_no_event_covers(engine, own, worker):
-    """It took the last room in the thread's queue: other threads' waits for
-    it fail, instead of ending early."""
+    """The work took the last room in the thread's queue, so no event could be
+    recorded after it.  Waits of other threads for it fail, instead of ending
+    early."""
     with engine.stream() as stream:
         block = engine.empty(SIZE, stream=stream)
         graph = filling(engine, block, 7)
@@ -483,7 +485,7 @@ def test_memory_outlives_a_thread_as_long_as_its_work(
 def test_memory_of_a_thread_that_has_ended_is_freed(
     backend, own, worker, first
 ):
-    """In the order of its work, by a stream that lives."""
+    """It is freed after the thread's work, by a stream that still exists."""
     if not (backend.on_engine and backend.name == "cuda"):
         pytest.skip(f"{backend}: counts no memory, or keeps it in a pool")
     before = api.mem_get_info()
@@ -611,7 +613,7 @@ def test_no_race_on_one_thread(backend, own, worker):
 
 
 def test_no_race_with_the_default_stream(backend, own, worker):
-    """Which serializes with it."""
+    """The default stream serializes with the thread's stream."""
     x, y = backend.empty(SIZE), backend.empty(SIZE)
     default = backend.default_stream()
     backend.synchronize()
@@ -626,7 +628,7 @@ def test_no_race_with_the_default_stream(backend, own, worker):
 
 
 def test_no_race_through_the_legacy_stream(backend, own, worker):
-    """Which both serialize with."""
+    """Both threads' streams serialize with the legacy stream."""
     x, y = backend.empty(SIZE), backend.empty(SIZE)
     default = backend.default_stream()
     backend.synchronize()

@@ -15,8 +15,9 @@ from pystreams.cuda._graphs import Graph
 
 @pytest.fixture
 def unchanged(backend):
-    """Currents, memory in use and what is queued are as before."""
-    # What earlier tests have left in cycles goes at any time.
+    """The test changes no current device or stream, no memory in use and no
+    queue."""
+    # Cycles that earlier tests left would be freed at any time: free them now.
     gc.collect()
     before = backend.currents()
     memory = _C.memory_stats(backend.type, 0)
@@ -459,7 +460,7 @@ def test_a_stream_by_numbers_is_not_configured():
 
 @pytest.mark.usefixtures("unchanged")
 def test_none_is_no_stream(backend):
-    """Where it would not plainly be the current one."""
+    """None is refused where it would not plainly mean the current stream."""
     for use in (
         lambda: backend.stream().wait_stream(None),
         lambda: _C.set_stream(None),

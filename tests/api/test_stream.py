@@ -144,12 +144,13 @@ def test_the_latest_one_dropped_is_used_again(backend):
 
 
 def test_dropped_while_they_are_busy(engine):
-    """None is lost, nor destroyed with work; idle, few are kept."""
+    """No stream is lost, or destroyed while it has work; of the idle ones, a
+    few are kept."""
 
     def handles(streams):
         return {s.native_handle for s in streams}
 
-    # What earlier tests dropped would join those that are kept.
+    # Otherwise streams that earlier tests dropped would be kept, too.
     engine.synchronize()
     gate = engine.stream()
     with engine.hold(gate):
@@ -401,7 +402,7 @@ def test_higher_priority_is_served_first(engine):
     """Every worker is held and more gates wait, so a worker that is let go
     serves the urgent stream and then the next gate."""
     high, low = Stream(engine.device(), priority=-1), engine.stream()
-    # Recycled, they keep their priorities apart.
+    # Recycled streams keep their priorities.
     del high, low
     high, low = Stream(engine.device(), priority=-1), engine.stream()
     gates = [engine.gate(engine.stream()) for _ in range(16)]

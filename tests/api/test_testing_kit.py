@@ -122,7 +122,8 @@ def test_what_is_refused(nothing_left, arguments, match):
 
 @pytest.mark.unscheduled
 def test_all_is_as_it_was(cuda):
-    """Of the devices that were there before, which worked on."""
+    """After an emulation, the earlier devices are there again; they worked on
+    meanwhile."""
     stream = cuda.stream()
     block = cuda.filled(3, stream=stream)
     with stream, cuda.hold(stream):
@@ -304,7 +305,7 @@ def test_objects_of_two_emulations(operation):
 
 
 def of_another_emulation(operation, what):
-    """What is raised, for what belongs and what it is used with."""
+    """Expect the error of an operation on objects of two emulations."""
     return pytest.raises(
         RuntimeError,
         match=rf"^{operation}\(\): the {what}; make both in the emulated_cuda",
@@ -376,7 +377,7 @@ def test_handles_of_another_emulation(operation):
         use(around.cuda_stream)
         handle = left.cuda_stream
         left.close()
-        # Nobody knows it any more.
+        # No object keeps the handle alive any more.
         with pytest.raises(pystreams.AcceleratorError, match=f"{handle:#x}"):
             use(handle)
 
@@ -422,7 +423,7 @@ with emulated_cuda():
 
 
 def test_cycles_keep_no_place(run_python):
-    """Of failed tests, say, whose tracebacks hold streams."""
+    """For example, the tracebacks of failed tests hold streams in cycles."""
     done = run_python(
         """
 import gc
@@ -443,7 +444,8 @@ print("done")
 
 @pytest.mark.unscheduled
 def test_a_failure_to_end(monkeypatch):
-    """A native stream in the pool that the program has destroyed itself."""
+    """The end fails because the program itself has destroyed a native stream
+    that is in the pool."""
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", reported.append)
     with emulated_cuda(1):
@@ -769,7 +771,8 @@ for _ in range(3):
 
 @pytest.mark.unscheduled
 def test_variables(run_python):
-    """That hide devices, and that name the accelerator."""
+    """The variable that hides devices does not hide emulated ones, and the one
+    that names the accelerator is heeded."""
     done = run_python(
         """
 from pystreams import accelerator, cuda
@@ -896,7 +899,7 @@ def test_hold_refuses():
 
 @pytest.mark.unscheduled
 def test_hold_under_schedules(engine):
-    """Quickly: no schedule waits for it to end by itself."""
+    """The test is quick: no schedule waits until the hold ends by itself."""
 
     def program():
         streams = [engine.stream() for _ in range(3)]

@@ -187,8 +187,8 @@ def test_event_synchronization_comes_before_the_wait(backend, traced):
 
 
 def test_event_synchronization_of_what_is_known_done(backend, traced):
-    """It returns as what it was when it was called, and waits for nothing
-    that a callback records."""
+    """The event was done at the call, so the call returns, although a callback
+    meanwhile records the event behind held work."""
     stream, held = backend.stream(), backend.stream()
     event = recorded(backend, stream)
     with backend.hold(held):

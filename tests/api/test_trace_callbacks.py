@@ -133,7 +133,7 @@ def test_a_callback_subscribes_another(backend):
 
 
 def test_a_callback_uses_the_library(backend):
-    """All of it, and nothing of that is traced."""
+    """It may call everything, and none of its calls is traced."""
     calls = []
 
     def use(record):
@@ -494,7 +494,8 @@ def test_importing_the_package_stays_light(run_python):
 
 @pytest.mark.parametrize("taken", ["lent", "copied", "interface"])
 def test_may_make_another_stream_current(cuda, taken):
-    """The stream that work began on stays, with no other reference."""
+    """The work's stream stays alive, although the callback drops the last
+    reference to it."""
     block = cuda.empty(64)
     block.fill_(3)
     target = cuda.empty(64)
@@ -525,7 +526,8 @@ def test_may_make_another_stream_current(cuda, taken):
 
 
 def test_what_orders_replays_is_not_told(backend):
-    """The graph is locked then, so that a callback could not use it."""
+    """A graph's replays are ordered by an event of its own.  Records and waits
+    of this event call no callback: the graph is locked then."""
     graph, calls = Graph(backend.type, True), []
     buffer = backend.empty(64)
     with backend.stream():

@@ -29,7 +29,7 @@ FAULTS = {
             "stream_query",
             "PS_SUCCESS when all work queued so far is done,",
         ),
-        # Which believes it.
+        # Its check relies on stream_query.
         "test_synchronize_waits": (
             "stream_synchronize",
             "Wait until all work queued before the call is done.",
