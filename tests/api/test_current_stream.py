@@ -298,7 +298,8 @@ def test_wrapper_of_current_outlives_the_switch(backend):
 
 
 def test_closed_while_current(backend):
-    """It stays current on its thread, but the Python object is closed."""
+    """Its thread keeps the native stream, which stays current and is not given
+    out again; only the Python object is closed."""
     before = backend.currents()
     stream = backend.stream()
     handle = stream.native_handle

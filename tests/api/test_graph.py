@@ -490,8 +490,8 @@ def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
 
 
 def test_a_replay_cannot_wait_for_room_behind_itself(engine, buffer):
-    """A callable of the stream whose queue is full replays there: it would
-    wait for itself."""
+    """Host work of the stream whose queue is full makes the replay: the room
+    for which this would wait comes only when that work has ended."""
     kept, seen = Graph(engine.type, True), []
     with Capture(kept, engine.stream()):
         buffer.fill_(2)

@@ -377,7 +377,7 @@ def test_handles_of_another_emulation(operation):
         use(around.cuda_stream)
         handle = left.cuda_stream
         left.close()
-        # No object keeps the handle alive any more.
+        # The stream is destroyed: no emulation knows the handle any more.
         with pytest.raises(pystreams.AcceleratorError, match=f"{handle:#x}"):
             use(handle)
 

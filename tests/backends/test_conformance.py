@@ -22,7 +22,8 @@ ENDING = "The program is ending:"
 LATER_WAIT = "A later wait returns PS_ERROR_SHUTTING_DOWN"
 ENDED = "NULL, or a function that the backend calls about every 50 ms"
 
-# What breaks, under which sentence, by the fault of tests/broken_device.
+# {fault of tests/c/broken_device: {test that fails: (member, the sentence of
+# the contract that the test names)}}
 FAULTS = {
     "query": {
         "test_query_of_a_busy_stream": (

@@ -38,7 +38,7 @@ class Numba:
         import numpy
 
         self.numba = numba
-        # Numba asks for it, and NumPy has it no more.
+        # Numba needs numpy.row_stack, which newer releases of NumPy lack.
         if not hasattr(numpy, "row_stack"):
             numpy.row_stack = numpy.vstack
 

@@ -120,8 +120,8 @@ assert active(0) and used(0) - before > 1 << 20
 @pytest.mark.whole_gpu
 @pytest.mark.parametrize("use", USES)
 def test_an_untouched_gpu(two_gpus, run_python, use):
-    """Everything is of device 1; device 0, which is current, is not used.  A
-    use of it then shows."""
+    """All objects are on device 1; device 0, which is current, stays unused.
+    At the end, a use of device 0 shows that a use would be noticed."""
     done = run_python(PROLOGUE + UNTOUCHED.format(use=USES[use]))
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -256,7 +256,8 @@ def spawned(index):
 
 
 def test_spawned_children(cuda):
-    """Of a process that has used the devices, which is no hindrance."""
+    """A child that is spawned can use the devices, although its parent has
+    used them."""
     cuda.synchronize()
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         assert pool.map(spawned, range(cuda.count)) == [True] * cuda.count

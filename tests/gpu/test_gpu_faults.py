@@ -35,7 +35,8 @@ TELL = {
 
 def call_all(run_python, cause):
     """What became of each call, and what was said on the way."""
-    # A kernel that is loaded at its first launch would wait for all work.
+    # Loading a kernel at its first launch would wait for all work, so load all
+    # at once.
     eager = {"CUDA_MODULE_LOADING": "EAGER"}
     done = run_python([PROGRAM], cause, env=eager, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -43,7 +44,7 @@ def call_all(run_python, cause):
 
 
 UNSHARED = ("event", "timed", "fresh", "block", "pinned")
-# They are right to refuse, fault or not.
+# Calls that are refused with or without a fault, and rightly.
 REFUSALS = {
     "fresh.elapsed_time": "ValueError",
     "block.memoryview": "BufferError",
@@ -67,7 +68,8 @@ def faults(outcomes):
 
 
 def test_nothing_is_wrong_before(cuda, run_python):
-    """The measure of the tests below: all that is called can be."""
+    """Without a fault, all calls succeed; so a failure in the tests below is
+    the fault's."""
     outcomes, said = call_all(run_python, "none")
     assert faults(outcomes) == {}
     assert said == ""
@@ -76,7 +78,7 @@ def test_nothing_is_wrong_before(cuda, run_python):
 
 @pytest.mark.parametrize("cause", CAUSES, ids=IDS.get)
 def test_every_method_after_a_fault(gpu, run_python, cause):
-    """They return, or raise the error of the fault, which stays the first."""
+    """Each call returns, or raises the error of the first fault."""
     outcomes, said = call_all(run_python, cause)
     found = faults(outcomes)
     assert set(found.values()) == {("AcceleratorError", CAUSES[cause])}
@@ -137,8 +139,8 @@ def test_the_end_of_a_process_after_a_fault(gpu, run_python, end, code):
 
 
 def test_one_device_faults_and_another_works(two_gpus, run_python):
-    """The fault is that device's; for the runtime it may be the process's, and
-    then the other says the same."""
+    """The fault belongs to one device.  The runtime may take it for one of the
+    whole process; then the other device raises the same error."""
     code = """
 import sys
 sys.path.insert(0, {tests!r})

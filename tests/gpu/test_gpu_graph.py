@@ -278,7 +278,8 @@ REFUSED = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_waits_for_a_capture(gpu, buffer, name, mode, where):
-    """It is refused before the driver hears of it: the capture goes on."""
+    """pystreams refuses the call before it reaches the driver, so the capture
+    goes on."""
     graph, stream = api.CUDAGraph(), gpu.stream()
     call, code = REFUSED[name]
     with api.graph(graph, stream=stream, capture_error_mode=mode):
@@ -455,7 +456,8 @@ def test_a_child_is_one_node(gpu, buffer):
 
 
 def test_an_update_that_fails_late(gpu, buffer):
-    """Its first nodes could have been updated."""
+    """The update fails at a late node; the nodes before it must not stay
+    updated."""
     other, stream = gpu.filled(9, SIZE), gpu.stream()
     graph, wrong = api.CUDAGraph(True), api.CUDAGraph(True)
     for made, byte in ((graph, 2), (wrong, 3)):
@@ -605,7 +607,8 @@ def test_no_memory_is_left(gpu, buffer):
 
 
 def test_interprocess_memory_in_a_capture(backend, gpu, peer):
-    """It is made, opened and dropped without a part in it."""
+    """It is made, opened and dropped, and none of this becomes part of the
+    capture."""
     if backend.on_engine:
         pytest.skip(f"{backend}: the peer is of no GPU")
     peer.do(

@@ -1,9 +1,9 @@
 """Memory that is exchanged with CuPy, torch, Numba and cuda.core on a GPU.
 
-Before each exchange the side that writes has work that takes a while on a
-stream of its own, so that a reader that does not wait sees what was before.
-A sleeping kernel and no gate holds it back: a library may load code or ask
-for memory meanwhile, which waits for all work.
+Before each exchange, the writer queues slow work on a stream of its own, so
+that a reader that does not wait sees the old bytes.  The work is held back by
+a kernel that sleeps, not by a gate: a library may meanwhile load code or ask
+for memory, which waits for all work, and would wait for a gate for ever.
 """
 
 import ctypes
@@ -116,7 +116,7 @@ class Torch:
 
 @pytest.fixture(params=[Cupy, Torch], ids=["cupy", "torch"])
 def arrays(request, gpu):
-    """A library, warm: what it loads at its first use is loaded."""
+    """A library that was used once, so that it loads nothing in the tests."""
     name = request.param.__name__.lower()
     arrays = request.param(gpu, request.getfixturevalue(name))
     with arrays.current():
@@ -136,8 +136,8 @@ def test_copy_from_an_array(gpu, arrays, ours):
 
 
 def test_copy_to_an_array(gpu, arrays, ours):
-    """It waits for what the array's stream still writes, and is done when it
-    returns."""
+    """The copy waits for the work that still writes the array, and is done
+    when the call returns."""
     block, array = gpu.filled(0, SIZE), arrays.new(1)
     with arrays.current():
         arrays.late()
@@ -225,7 +225,8 @@ def test_give_to_a_library(gpu, arrays, ours):
 
 
 def test_give_what_a_side_stream_writes(gpu, arrays):
-    """Of all streams that use the memory, not of the current one alone."""
+    """The reader waits for all streams that use the memory, not for the
+    current one alone."""
     block, side = gpu.filled(1, SIZE), gpu.stream()
     gpu.sleep(side, DELAY)
     block.fill_(2, stream=side)
@@ -368,7 +369,8 @@ def test_current_work_streams(gpu, torch, tables):
 
 
 def test_torch_tensors_that_need_gradients_are_declared(gpu, torch, tables):
-    """They need not be shared for that."""
+    """declare() only needs their address: it takes tensors that cannot be
+    exported."""
     found = []
     tensor = torch.zeros(SIZE, device="cuda:0", requires_grad=True)
     a, b = gpu.stream(), gpu.stream()
@@ -448,7 +450,8 @@ def test_numba(gpu, numba, ours):
 
 
 def test_cuda_core(gpu, core):
-    """It ignores streams, so both sides are waited for."""
+    """cuda.core ignores streams in the exchange, so the test waits on the host
+    for the work of either side."""
     device = core.Device(0)
     device.set_current()
     stream = device.create_stream()

@@ -171,7 +171,8 @@ def test_torch_runs_in_a_partition(torch, whole):
 
 
 def test_a_small_pipeline_beside_a_heavy_one(whole, kernels):
-    """It does not wait for the multiprocessors that the other one has."""
+    """The small one has multiprocessors of its own, so it does not wait until
+    the heavy one gives up some."""
 
     def latencies(small, heavy):
         found = pystreams.empty(BLOCKS * 64, device="cuda")

@@ -1,5 +1,5 @@
-"""The synchronization of DLPack and of the array interface on a GPU: with it a
-consumer reads what a stream still writes, and without it the old bytes."""
+"""The synchronization of DLPack and of the array interface on a GPU: with it,
+a consumer waits and reads the new bytes; without it, it reads the old ones."""
 
 import contextlib
 import importlib
@@ -108,7 +108,7 @@ class Numba:
         return array.__cuda_array_interface__["data"][0]
 
     def current(self):
-        """It has no current stream: an array knows its own."""
+        """Do nothing: Numba has no current stream, each array has its own."""
         return contextlib.nullcontext()
 
     def take(self, way, block):
@@ -253,8 +253,9 @@ print(pystreams.Buffer({size}, device="cuda:0").copy_(theirs).tobytes()
 
 
 def test_jax(gpu, run_python):
-    """In a process of its own, for its memory; it hides its streams, so it is
-    seen to wait and not to fail to."""
+    """In a process of its own, because JAX takes much memory.  JAX hides its
+    streams, so the test can show that it waits, but not the race without a
+    wait."""
     if importlib.util.find_spec("jax") is None:
         pytest.skip("needs jax")
     code = JAX_CODE.format(size=SIZE, pause=DELAY * 1_900_000)

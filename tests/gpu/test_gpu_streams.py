@@ -181,7 +181,8 @@ def late(gpu, kernels):
 
 
 def test_a_stream_that_waits_for_nothing(gpu, late):
-    """The measure of the tests below: it sees what was before."""
+    """A reader that does not wait sees the old bytes; so a reader of new bytes
+    in the tests below has waited."""
     writer, reader = gpu.stream(), gpu.stream()
     late.begin(writer.native_handle)
     assert late.seen_by(reader.native_handle) == (0, 0)
@@ -257,7 +258,7 @@ def test_ours_is_kept_alive_by_theirs(library):
 
 
 def test_ours_is_left_alive_by_theirs(gpu, library):
-    """They wrap it, and do not destroy it."""
+    """Other libraries wrap our stream, and do not destroy it."""
     ours = api.Stream()
     for _ in range(3):
         theirs = library.wrap(ours)
@@ -319,7 +320,8 @@ def cudart():
 
 @pytest.mark.parametrize("prefix", ["cuda", "cu"])
 def test_handles_as_ctypes_arguments(gpu, late, prefix):
-    """Streams and events stand for themselves in a call through ctypes."""
+    """Streams and events can be arguments of a ctypes function, as their
+    handles."""
     runtime = cudart() if prefix == "cuda" else ctypes.CDLL("libcuda.so.1")
     writer, reader, event = api.Stream(), pystreams.Stream(), api.Event()
 

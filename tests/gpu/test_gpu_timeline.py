@@ -58,8 +58,9 @@ def test_as_long_as_by_the_programs_events(gpu, clock):
 
 
 def test_nobody_waits_behind_a_full_stream(gpu, clock):
-    """A thread that the driver keeps waiting, because the stream has no room,
-    holds nothing that others need, which may have to make room."""
+    """The driver makes a thread wait because its stream is full.  The thread
+    must hold no lock meanwhile: other threads need it, perhaps to make
+    room."""
     go = threading.Event()
     full = gpu.stream()
     block = gpu.empty(64)
@@ -242,7 +243,8 @@ def test_what_ends_later_is_seen_later(gpu, cupti, cupy):
 
 
 def test_waits_of_other_libraries(gpu, cupti, torch, cupy):
-    """Each once, around the end of what it waits for; and ours."""
+    """Each wait of theirs and of ours has one row, during which the work that
+    it waits for ends."""
     mine = gpu.stream()
     theirs = torch.cuda.ExternalStream(mine.native_handle)
     event = torch.cuda.Event()

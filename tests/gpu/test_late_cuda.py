@@ -27,8 +27,8 @@ def compiled(headers, library, *sources):
 
 @pytest.fixture(scope="module")
 def late_cuda(tmp_path_factory, headers):
-    """A folder with libcuda.so.1 and with the package built over it: what is
-    cudart's is looked for where libcuda's is."""
+    """A folder with late_cuda as libcuda.so.1, and with the package, built so
+    that it looks there for cudart's functions, too."""
     folder = tmp_path_factory.mktemp("late")
     sources = (TESTS / "c/late_cuda").glob("*.c")
     compiled(headers, folder / "libcuda.so.1", *sources)
@@ -78,7 +78,8 @@ def run_in_c(tmp_path, headers, sanitized):
                 LD_LIBRARY_PATH=str(tmp_path),
                 # NVML, which is asked first, may count more.
                 CUDA_VISIBLE_DEVICES="0",
-                # The join with a time limit is none of those that it knows.
+                # ThreadSanitizer does not know the join with a time limit, and
+                # would report a thread that was joined so as leaked.
                 TSAN_OPTIONS="report_thread_leaks=0",
             ),
             capture_output=True,
@@ -102,8 +103,8 @@ def test_notifications_raced(run_in_c, tmp_path, headers, sanitizer):
 
 
 def test_gates_in_c(run_in_c):
-    """Those tests of a GPU's that need no other device, no kernel of their own
-    and no capture."""
+    """The tests of gates on a GPU that need no second device, no kernel of
+    their own and no capture."""
     sources = ["late/gates.c", "cuda/check.c", "cuda/gates.c"]
     done = run_in_c([], *(TESTS / "c" / source for source in sources))
     assert (done.stdout[-9:], done.stderr) == ("0 failed\n", ""), done.stdout
@@ -117,7 +118,7 @@ def test_graphs_in_c(run_in_c, name):
 
 @pytest.fixture
 def run_late(run_python, sanitized, request):
-    """run_python, in a process whose CUDA it is."""
+    """run_python, in a process whose CUDA is late_cuda."""
     if sanitized:
         pytest.skip("a sanitizer must be loaded before anything else")
     folder = str(request.getfixturevalue("late_cuda"))
@@ -170,7 +171,8 @@ print(late.late_cuda_faults())
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_free_that_is_too_early_is_told(run, ordered):
-    """Of work that pystreams knows nothing of."""
+    """late_cuda reports a free while work uses the block, even work that
+    pystreams does not know."""
     printed = run(
         """
 first, second = backend.stream(), backend.stream()
@@ -225,7 +227,8 @@ pystreams.cuda.synchronize()
 
 
 def test_an_abandoned_wait_is_none_of_another_event_s(run):
-    """Though that event has the handle of the one that was waited for."""
+    """A new event may get the handle of the event of the abandoned wait; its
+    own waits must not be mixed up with that one."""
     printed = run("""
 import threading
 done = threading.Event()
@@ -329,7 +332,8 @@ def nvml(tmp_path_factory, headers, request):
 def test_devices_are_counted_without_the_driver(
     run_late, nvml, gpus, visible, count
 ):
-    """A process sees one part of a divided GPU, and no other then."""
+    """If a divided GPU (MIG) is visible, a process sees one part of it, and no
+    other GPU."""
     folder, knows_mig = nvml
     environment = run_late.keywords["env"]
     done = run_late(
@@ -432,8 +436,9 @@ capsules.clear()
     ],
 )
 def test_what_holds_of_every_backend(run_late, name):
-    """Of each file, the tests of cuda; not those of what a wait costs, of the
-    memory that late_cuda itself takes, nor of graphs, which it has not."""
+    """Run each file's tests of cuda.  Left out are tests of the cost of a
+    wait, tests that late_cuda's own memory would disturb, and those of graphs,
+    which late_cuda does not have."""
     options = ["-v", "-p", "no:cacheprovider", "--rootdir", ROOT]
     (file,) = TESTS.rglob(f"test_{name}.py")
     chosen = "cuda and not (cpu- or costs_little or nothing_leaks or replays)"
@@ -462,7 +467,8 @@ assert late.late_cuda_faults() == 0
 
 
 def test_partitions(run):
-    """None has another's multiprocessors, nor ends before its streams."""
+    """No two partitions share multiprocessors, and none ends before its
+    streams."""
     printed = run("""
 import gc
 from pystreams import Partition, cuda
@@ -621,7 +627,8 @@ for _ in range(2):
 
 
 def test_threads_of_other_libraries_have_their_names(run):
-    """If they live when rows are read, or have used a stream before."""
+    """A thread's name is known if the thread is alive when rows are read, or
+    has used a stream before."""
     printed = run(
         RECORDED
         + """
@@ -648,7 +655,8 @@ print(rows(t, "kernel")[0]["thread"].startswith("thread "))
 
 
 def test_work_of_other_libraries_orders_streams(run):
-    """A record behind a kernel is done with it, and so is what waits."""
+    """A record behind a kernel is done when the kernel is, and a wait for the
+    record, too."""
     printed = run(
         RECORDED
         + """
@@ -700,8 +708,8 @@ print([row["end"] > t.duration for row in rows(t, "fill")], rows(u, "fill"))
 
 
 def test_nodes_of_graphs(run):
-    """Rows behind all others, which neither busy times nor paths count twice;
-    each recording has its own."""
+    """The nodes' rows come after all others; busy times and paths do not count
+    them a second time, and each recording has its own."""
     printed = run(
         RECORDED
         + """
@@ -890,8 +898,9 @@ print(t.rows)
 
 
 def test_calls_that_were_reported_take_no_memory(run):
-    """Though a recording from before them is kept.  Those that were not are
-    known for as long as it is."""
+    """Memory for a call is freed when CUPTI has reported it, even if an older
+    recording is kept.  Calls that are not reported yet stay known as long as
+    that recording."""
     printed = run(
         RECORDED
         + """
@@ -936,8 +945,8 @@ print(*(row["end"] is not None for row in rows(kept, "fill")))
     ],
 )
 def test_cupti_is_not_to_be_had(run, state, reason):
-    """That is said once, where the program records; events time what is
-    ours."""
+    """One warning says so, at the program's line that records; events time
+    the work of pystreams."""
     printed = run(
         RECORDED
         + """

@@ -20,8 +20,8 @@ from pystreams import Buffer
 
 pytestmark = pytest.mark.unscheduled
 
-# Of a handle: the UUID of the device, the number that the answer has to
-# begin with, the name of the socket.
+# The parts of a handle: the UUID of the device, the number with which the
+# answer must begin, the name of the socket.
 DEVICE, NONCE, SOCKET = slice(8, 24), slice(24, 56), slice(56, 64)
 SIZE, NOTICE = 10_000, 40
 
@@ -36,7 +36,7 @@ def sharing(backend):
 
 
 def seal(handle):
-    """The handle with the checksum that it wants."""
+    """The handle with the right checksum."""
     total = 0xCBF29CE484222325
     for one in handle[:88]:
         total = (total ^ one) * 0x100000001B3 % 2**64
@@ -68,7 +68,8 @@ def links_of(process):
 
 
 def taken(handle):
-    """The answer to who opens the handle: its bytes and the descriptor."""
+    """Connect as an opener of the handle does; return the answer: its bytes
+    and the descriptor."""
     with connected(handle) as client:
         data, files, _, _ = socket.recv_fds(client, NOTICE, 1)
     return data, files[0]
@@ -86,7 +87,7 @@ class Server:
         self._thread.start()
 
     def handle(self, real, nbytes=SIZE):
-        """The real one's, but of this socket."""
+        """The real handle, but with the name of this socket."""
         forged = bytearray(real)
         name = self._listener.getsockname()[1:]
         forged[SOCKET] = name.ljust(8, b"\0")
@@ -149,7 +150,7 @@ def refuses(sharing, handle):
 
 
 def refuses_answer(sharing, theirs, data, files, nbytes=SIZE, why=GONE):
-    """And closes what came."""
+    """The answer is refused, and the descriptors in it are closed."""
     before = open_files()
     server = Server(data, files)
     with (
@@ -162,7 +163,8 @@ def refuses_answer(sharing, theirs, data, files, nbytes=SIZE, why=GONE):
 
 
 def test_the_answer_is_what_is_opened(sharing, theirs, real):
-    """Or nothing below is shown."""
+    """The right answer is taken, so that the refusals below mean
+    something."""
     data, file = real
     server = Server(data, [file])
     handle = server.handle(theirs)
@@ -293,7 +295,7 @@ def test_an_end_offers_nothing(sharing, peer, theirs):
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 3, 10])
 def test_killed_at_any_step(sharing, peers, milliseconds):
-    """Either it is opened, and stays, or it is gone."""
+    """Either the memory is opened, and stays, or the maker is gone."""
     maker = peers()
     maker.do(
         "def made():\n"
@@ -321,7 +323,7 @@ def test_killed_at_any_step(sharing, peers, milliseconds):
 
 @pytest.mark.whole_gpu
 def test_no_memory_is_lost(sharing, peer):
-    """The driver's, of both processes, and with failures between."""
+    """Neither process loses memory of the driver, with failures between."""
 
     def round_trip(i):
         buffer = Buffer(SIZE, device=sharing.device(), interprocess=True)

@@ -88,7 +88,7 @@ def test_the_maker_ends(faulty, peer, peers, way, step):
     if step == "done":
         peer.do("event.record(backend.stream())")
     if step == "pending":
-        # Nothing that an exit would wait for.
+        # Work for which the peer's exit does not wait.
         peer.do("stream = backend.stream(); backend.sleep(stream, 10**9)")
         peer.do("event.record(stream)")
         event.wait(stream)

@@ -158,7 +158,7 @@ def test_any_bit_of_a_handle(engine, byte):
 
 
 def forge(handle, **fields):
-    """The handle with other fields and the checksum that they want."""
+    """The handle with other fields and their right checksum."""
     places = {"process": 16, "file": 20, "inode": 24, "nonce": 32}
     forged = bytearray(handle)
     for name, value in fields.items():

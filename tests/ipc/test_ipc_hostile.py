@@ -61,7 +61,8 @@ class Page:
 
 @pytest.fixture
 def file(tmp_path):
-    """One of a page's size, of this user's, which anything may be."""
+    """A file of this user's, of a page's size, with bytes that mean
+    nothing."""
     content = bytes(range(1, 256)) * 17
     path = tmp_path / "file"
     path.write_bytes(content[:PAGE])
@@ -111,7 +112,8 @@ def test_no_memory_of_another_kind_is_mapped(engine, options):
 
 
 def test_a_page_is_what_is_mapped(engine):
-    """Or nothing above is shown."""
+    """A page in the same file format is accepted, so that the refusals above
+    mean something."""
     number = memory_file("pystreams-event")
     handle = handle_of_file(engine, number, b"n" * 24)
     assert Event.from_ipc_handle(engine.device(), handle).query()
@@ -119,7 +121,7 @@ def test_a_page_is_what_is_mapped(engine):
 
 
 def test_what_is_refused_is_not_even_opened(engine, tmp_path):
-    """A writer of a named pipe sees a reader come."""
+    """If it were opened, the writer of a named pipe would see a reader."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = os.open(path, os.O_RDWR)
@@ -157,7 +159,8 @@ WRONG = [600, 1000, 1022]
 
 @pytest.mark.parametrize("status", WRONG)
 def test_a_status_that_there_is_not(engine, peer, status):
-    """Not ready, as the outcome of work, would be waited for for ever."""
+    """For example "not ready": work with this outcome would be waited for for
+    ever."""
     event = shared(engine)
     peer.open(event)
     Page(event).publish(status + 1)
@@ -206,7 +209,8 @@ def test_a_pipe_that_is_full_holds_up_nobody(engine, peer):
 
 
 def test_a_process_that_dies_between_two_words(engine, peer):
-    """What it left in one place is believed, where it is not in the other."""
+    """A record's outcome is in two words.  If the process wrote only one of
+    them before it died, that one is believed."""
     event, stream = shared(engine), engine.stream()
     peer.open(event)
     hold_there(peer)
@@ -227,7 +231,8 @@ def test_no_peer_completes_a_record_of_ours(engine, peer):
 
 @pytest.mark.parametrize("number", [0, 10**6, 2**64 - 1])
 def test_a_record_whose_pipe_is_not_where_it_should_be(engine, peer, number):
-    """Another process stopped between that word and its record's."""
+    """This is as if another process had stopped between writing the pipe's
+    word and the record's."""
     event, stream = shared(engine), engine.stream()
     peer.open(event)
     hold_there(peer)

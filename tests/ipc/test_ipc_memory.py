@@ -30,7 +30,7 @@ def sharing(backend):
 
 @pytest.fixture
 def ordering(sharing):
-    """One with interprocess events, too."""
+    """A backend with interprocess memory and interprocess events."""
     try:
         shared(sharing).ipc_handle()
     except NotImplementedError as error:
@@ -329,7 +329,8 @@ def test_nothing_is_left(sharing, peer):
 
 
 def test_a_callable_may_drop_it(sharing):
-    """It is freed by a thread that may wait for work."""
+    """A callable must not wait for work, so another thread frees the
+    memory."""
     buffer, stream = [made(sharing)], sharing.stream()
     address = buffer[0].data_ptr()
     stream.submit(buffer.clear).result(60)
@@ -338,7 +339,8 @@ def test_a_callable_may_drop_it(sharing):
 
 
 def test_a_callable_may_make_and_open_it(sharing, peer):
-    """Which waits for no work: its stream's waits for the callable."""
+    """Neither may wait for work of the stream, which waits for the
+    callable."""
     peer.do(
         "stream = backend.stream()\n"
         "buffer = pystreams.Buffer(8, device=backend.device(), "
@@ -483,7 +485,8 @@ def test_not_on_another_device(sharing, peer):
 
 
 def test_a_device_without_an_index_is_the_one_that_has_it(sharing, peer):
-    """Processes may have different numbers for it; a pickle has none."""
+    """A pickle has no index of the device, since the processes may number
+    devices differently."""
     if sharing.count < 2:
         pytest.skip(f"{sharing}: needs two devices")
     buffer = made(sharing, index=1).fill_(2, sharing.stream(1))

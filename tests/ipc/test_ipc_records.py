@@ -90,7 +90,8 @@ def test_done_is_not_remembered(backend, peer):
 
 
 def test_a_wait_means_the_record_at_the_call(backend, peer):
-    """A GPU's driver holds a later record back, until the first is done."""
+    """A later record changes nothing.  (A GPU's driver holds it back until the
+    first one is done.)"""
     event, stream = shared(backend), backend.stream()
     peer.open(event)
     with backend.hold(stream):
@@ -124,7 +125,8 @@ def test_a_later_record_that_takes_longer(backend, peer):
 
 
 def test_a_wait_outlives_many_records(faulty, peer):
-    """A failure arrives, too, long after it was superseded."""
+    """A wait for a failed record gets the failure, even if many records were
+    made since."""
     event, stream = shared(faulty), faulty.stream()
     peer.open(event)
     with faulty.hold(stream):

@@ -282,7 +282,7 @@ def test_attribute_that_raises(backend):
 
 @pytest.mark.parametrize("name", ["version", "data", "stream", "mask"])
 def test_a_look_up_that_raises(cuda, name):
-    """Is not an entry that is missing."""
+    """The error is raised; the entry does not count as missing."""
 
     class Key(str):
         __slots__ = ()
@@ -318,7 +318,8 @@ def test_entries_that_change_while_they_are_read(cuda):
 
 
 def test_dlpack_comes_first(cuda):
-    """It says the device, and gives the memory back."""
+    """DLPack is preferred, because it names the device and gives the memory
+    back."""
     lender = cuda.filled(4)
 
     class Both(Fake):

@@ -199,7 +199,8 @@ def test_copy_waits_by_default(backend):
 
 
 def test_copy_from_host_memory_waits(backend):
-    """What the source holds afterwards does not matter, even non-blocking."""
+    """The source can be changed after the call, even if the copy is
+    non-blocking."""
     block, stream = backend.empty(100_000), backend.stream()
     source = bytearray(b"s" * 100_000)
     backend.sleep(stream, 1)
@@ -375,7 +376,7 @@ def test_across_devices(two_devices):
 
 
 def test_across_devices_waits_for_the_source(two_devices):
-    """What the source's current stream still writes is copied."""
+    """The copy comes after the work on the source device's current stream."""
     source, target = (two_devices.empty(1000, i) for i in range(2))
     writer, reader = two_devices.stream(0), two_devices.stream(1)
     with writer, reader:
@@ -389,7 +390,8 @@ def test_across_devices_waits_for_the_source(two_devices):
 
 
 def test_across_devices_waits_for_the_destination(two_devices):
-    """What its current stream still does there comes before the copy."""
+    """The copy comes after the work on the destination device's current
+    stream."""
     source, target = (two_devices.empty(1000, i) for i in range(2))
     source.fill_(3)
     two_devices.synchronize(0)

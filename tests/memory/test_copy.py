@@ -176,7 +176,7 @@ def test_array_and_map_are_free_afterwards(backend):
 
 
 def test_bytearrays_of_many_threads(backend):
-    """Another thread's clean-up does not hold on to one."""
+    """While another thread cleans up, no bytearray stays exported."""
 
     def work():
         block = backend.empty(48)
@@ -397,7 +397,8 @@ def test_memory_of_one_object_by_two_ways(numpy):
 
 
 def test_copies_that_raise_leave_no_trace(backend):
-    """A read-only destination of the same size, closed afterwards."""
+    """After a copy to a read-only destination was refused, the Buffer can be
+    closed."""
     other = memoryview(DATA)
     block = backend.empty(48).fill_(2)
     with pytest.raises(ValueError, match="read-only: memoryview"):
@@ -458,7 +459,8 @@ def test_no_view_and_no_other_way(backend, refusal):
 
 
 def test_a_copy_behind_a_callable_keeps_nobody_out(backend):
-    """It blocks neither allocations nor the callable that it waits for."""
+    """While the copy waits for the callable, others can allocate, and so can
+    the callable."""
     stream, source = backend.stream(), backend.empty(1000)
     source.fill_(7, stream=stream)
     source.record_stream(stream)

@@ -18,7 +18,7 @@ SMALL, LARGE = 64, 4 << 20
 
 
 class Data(bytearray):
-    """One to which there can be weak references."""
+    """A bytearray to which there can be weak references."""
 
 
 @pytest.fixture(params=[SMALL, LARGE], ids=["small", "large"])
@@ -38,7 +38,7 @@ def nbytes(request):
     ids=["from", "to", "bytes", "from pinned", "to pinned"],
 )
 def test_copies_that_a_capture_refuses(pinning, graph, copy):
-    """And goes on, with those that it takes."""
+    """The capture goes on, and takes the other copies."""
     memory = bytearray(range(64))
     host = pystreams.pin(memory, device=pinning.device())
     block = pinning.filled(1)
@@ -94,7 +94,8 @@ def test_each_replay_writes_pageable_memory(backend, stream, graph, nbytes):
 def test_pageable_memory_is_accessed_in_order(
     backend, stream, graph, nbytes, mode
 ):
-    """After the captured work before it, and before that behind it."""
+    """Its replay runs after the captured work before it, and before the
+    captured work behind it."""
     block, data, seen = backend.filled(1, nbytes), bytearray(nbytes), []
     copied = bytearray(nbytes)
 
@@ -114,7 +115,7 @@ def test_pageable_memory_is_accessed_in_order(
 
 @pytest.mark.unscheduled
 def test_a_replay_behind_work_that_is_not_done(backend, stream, graph, nbytes):
-    """It holds up no thread."""
+    """The replay does not wait for that work, and returns at once."""
     block, copied = backend.filled(1, nbytes), bytearray(nbytes)
     data = bytearray(nbytes)
     with Capture(graph, stream):
@@ -190,8 +191,8 @@ def nodes_of(graph):
 
 
 def test_the_nodes_of_copies(engine, stream):
-    """Pageable memory is not copied by devices whose memory is not the
-    host's."""
+    """Only a device whose memory is the host's copies pageable memory itself;
+    on others, callables do it."""
     block, data = engine.filled(1), bytearray(SMALL)
     graph = Graph(engine.type, True)
     with Capture(graph, stream):
@@ -217,7 +218,8 @@ def test_wrong_copies_leave_nothing_in_the_graph(engine, stream):
 
 
 def test_what_pinned_memory_a_graph_keeps(cuda):
-    """As much as it copies of pageable memory, until it is reset."""
+    """A graph keeps as much pinned memory as it copies pageable memory, until
+    it is reset."""
 
     def pinned():
         cuda.settle()
@@ -236,7 +238,8 @@ def test_what_pinned_memory_a_graph_keeps(cuda):
 
 
 def test_no_other_graph_takes_them_over(cuda):
-    """It says why, as the program has submitted no callable."""
+    """The error explains that the copies are callables, since the program has
+    submitted none itself."""
     block, data = cuda.filled(1), bytearray(SMALL)
     graph, other = Graph(cuda.type, True), Graph(cuda.type, True)
     for each in (graph, other):
@@ -253,7 +256,8 @@ def test_no_other_graph_takes_them_over(cuda):
 
 @pytest.mark.parametrize("copy", [_staging.copy_from, _staging.copy_to])
 def test_where_callables_cannot_be_captured(cuda, monkeypatch, copy):
-    """A graph that goes on writes to no memory that is used again."""
+    """The capture goes on, so its replays may write the staging memory of the
+    failed copy: that memory is never used again."""
     kept = []
     monkeypatch.setattr(_staging, "_written_for_ever", kept)
 

@@ -12,7 +12,7 @@ import pystreams
 
 
 def give_up(buffer, stream):
-    """Work of the stream's uses it, if there is any."""
+    """Close the buffer, but as if the stream's present work used it."""
     buffer.record_stream(stream)
     buffer.close()
 
@@ -31,8 +31,9 @@ def test_a_callable_short_of_memory_does_not_wait_for_itself(backend, stream):
 @pytest.mark.parametrize("nbytes", [64 << 20, 300 << 20])
 @pytest.mark.parametrize("short", [False, True])
 def test_a_callable_frees_no_pinned_memory(pinning, stream, nbytes, short):
-    """CUDA waits for all work before it does.  So large that what is freed
-    goes back to the system, with what it held."""
+    """CUDA frees pinned memory only after all work, and so after the callable
+    itself: deadlock.  Each block is so large that freeing it would return its
+    pages, with the bytes in them, to the system."""
     idle = pinning.empty(nbytes, pin_memory=True)
     memoryview(idle)[:1] = b"p"
     address = idle.data_ptr()
@@ -71,8 +72,8 @@ def test_a_finalizer_behind_a_callable_may_ask_for_memory(backend, stream):
 
 @pytest.mark.parametrize("first", ["the one", "the other"])
 def test_what_was_waited_for_is_given_back(first):
-    """Though another thread is giving something else back, and has not come
-    to it."""
+    """A wait gives back the memory of the work that it waited for, even while
+    another thread is still busy giving back other memory."""
     reached, leave, freed = threading.Event(), threading.Event(), []
 
     @DELETER

@@ -1,5 +1,5 @@
-"""__dlpack_c_exchange_api__: what other libraries do by Buffer's table of
-functions, what is done by theirs, and who owns a tensor meanwhile."""
+"""__dlpack_c_exchange_api__: other libraries call Buffer's table of functions,
+and pystreams calls theirs; and who owns a tensor meanwhile."""
 
 import ctypes
 import threading
@@ -54,7 +54,7 @@ def work_stream(device_type, device_id):
 
 
 def import_(loan):
-    """What managed_tensor_to_py_object_no_sync makes of a loan."""
+    """The Buffer that managed_tensor_to_py_object_no_sync makes of a loan."""
     address, made = loan.lend(), ctypes.c_void_p()
     pointer = ctypes.cast(address, TENSOR)
     try:
@@ -435,7 +435,8 @@ def test_object_that_has_a_table_alone():
 
 
 def test_the_method_comes_first():
-    """It may refuse what a table does not."""
+    """__dlpack__() is called before the table, since it may refuse an export
+    that the table would allow."""
     loan = Loan()
     table = Table(loan)
     producer = table.type(Producer)(loan)

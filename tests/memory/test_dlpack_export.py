@@ -368,7 +368,7 @@ def test_given_back_on_another_thread(backend):
 
 
 def test_given_back_while_work_uses_it(backend):
-    """It is not handed out again before that is done."""
+    """The memory is not handed out again before the work is done."""
     block, target = backend.filled(1, 4096), backend.host(4096)
     stream = backend.stream()
     taken = Taken(block.__dlpack__())

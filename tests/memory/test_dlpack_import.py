@@ -233,7 +233,7 @@ LIES = {
 @forms
 @pytest.mark.parametrize("lie", LIES)
 def test_lying_capsule(lie, versioned):
-    """It is refused, and stays its maker's to clean up."""
+    """The capsule is refused, and its maker still has to clean it up."""
     fields, error, message = LIES[lie]
     loan = Loan(versioned=versioned, **fields)
     capsule = loan.capsule()
@@ -314,7 +314,8 @@ def test_copy_of_another_size_gives_back(backend):
 
 
 class Strange:
-    """A producer of what it is given; None: it lacks the method."""
+    """A producer whose __dlpack__ returns this capsule; if that is None, it
+    lacks the method."""
 
     def __init__(self, capsule, device=(CPU, 0)):
         if capsule is not None:
@@ -374,7 +375,8 @@ def test_device_that_raises(raising):
 
 
 def test_producer_that_contradicts_itself(two_devices):
-    """Its promise chose the stream, so the capsule must keep it."""
+    """The device that __dlpack_device__ names decides the stream, so the
+    capsule must name the same one."""
     if two_devices.name == "cpu":
         pytest.skip("cpu: host memory is one place, by any name")
     block = two_devices.empty(16)
@@ -392,7 +394,8 @@ def test_producer_that_contradicts_itself(two_devices):
 
 
 def test_host_memory_by_either_name():
-    """torch calls its pinned memory so, and says CPU in the capsule."""
+    """torch's pinned memory is CUDA_HOST in __dlpack_device__, but CPU in the
+    capsule."""
     loan = Loan()
     assert from_dlpack(Producer(loan, (CUDA_HOST, 0))).tobytes() == loan.bytes
 

@@ -18,7 +18,8 @@ def falls(cuda, more, less):
 
 @pytest.mark.whole_gpu
 def test_free_memory_is_what_can_still_be_had(cuda):
-    """Also while the library keeps what was freed for the next ones."""
+    """This holds even while the library keeps freed memory for later
+    allocations."""
     for _ in range(3):
         before, total = pystreams.cuda.mem_get_info()
         block = pystreams.empty(NBYTES, device="cuda")

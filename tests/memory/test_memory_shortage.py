@@ -7,8 +7,9 @@ from places import ROOT, SUPPORT
 
 @pytest.fixture
 def run(run_python, sanitized, short_library, failing):
-    """run(code): what it prints.  The code has `failing`, its device type, and
-    `native`, by which calls of the C library fail."""
+    """run(code): what it prints.  The code can use the module `failing`, the
+    number of its device type, and `native`, which makes calls of the C library
+    fail."""
     if sanitized:
         pytest.skip("a sanitizer must be loaded before anything else")
     before = """
@@ -40,7 +41,7 @@ first, second = pystreams.Stream("failing"), pystreams.Stream("failing")
 
 
 def test_without_memory_for_its_mark_no_work_is_queued(run):
-    """Or the block could be given up under it."""
+    """Without the mark, the block could be freed while the work uses it."""
     assert (
         run("""
 source, target = empty(64).fill_(1), empty(64).fill_(2)
@@ -206,7 +207,8 @@ timer.join()
 
 
 def test_a_graph_that_is_not_whole_is_none(run):
-    """It could be launched, and what its work uses would be gone."""
+    """If the capture's end fails, there is no graph: its launch would use
+    memory that is freed."""
     assert run("""
 graph = Graph(20)
 _C.set_stream(first)
@@ -231,7 +233,7 @@ except RuntimeError as error:
 
 
 def test_a_graph_keeps_its_memory_until_its_launches_are_done(run):
-    """Also if there is none for its end."""
+    """This holds even if there is no memory to record the end of a launch."""
     assert (
         run("""
 graph = Graph(20)

@@ -145,8 +145,8 @@ def test_adds_up_at_every_step(counted, seed):
 
 
 def fill_pinned_pool(backend):
-    """Have blocks to hand out without asking the driver for any: it may wait
-    for all work before it pins memory."""
+    """Put blocks into the pool, so that tests ask the driver for none: it may
+    wait for all work before it pins memory."""
     blocks = [backend.empty(4096, pin_memory=True) for _ in range(20)]
     del blocks
     backend.settle()

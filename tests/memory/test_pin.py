@@ -25,7 +25,7 @@ def pin(backend, memory):
 
 
 def is_pinned(backend, memory):
-    """Whether some of it is, by asking for it again."""
+    """Whether some of the memory is pinned: pinning it again then fails."""
     try:
         pin(backend, memory).close()
     except ValueError as error:
@@ -113,7 +113,8 @@ def test_unpinned_after_work_that_others_declared(pinning, memory):
 
 
 def test_a_callable_unpins_nothing(pinning, memory):
-    """The driver may wait for all work before it does."""
+    """The driver may wait for all work before it unpins, and so for the
+    callable itself: deadlock."""
     stream = pinning.stream()
     blocks = [pin(pinning, memory)]
     seen = []

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from places import ROOT
 
-# It makes a venv in steps, and at the one that STOP names, the shell that
-# called it dies, as after Ctrl-C.
+# This "python" makes a venv in steps.  At the step that STOP names, it kills
+# the shell that called it, as Ctrl-C would.
 PYTHON = """#!/bin/sh
 case "$*" in
 "-m venv .venv")
@@ -65,7 +65,7 @@ def test_after_an_interrupted_run(bootstrap, tools, tmp_path, stop):
 
 
 def test_a_venv_without_pip(bootstrap, tools, tmp_path):
-    """Whose it is, bootstrap.sh does not know, so it removes nothing."""
+    """The venv may be the user's own, so bootstrap.sh removes nothing."""
     (tmp_path / ".venv/bin").mkdir(parents=True)
     shutil.copy(tmp_path / "python", tmp_path / ".venv/bin")
     done = bootstrap()

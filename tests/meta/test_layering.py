@@ -213,7 +213,8 @@ needs_compiler = pytest.mark.skipif(
     ],
 )
 def test_no_circles(request, tmp_path, folder, top):
-    """A file needs those below it alone, down to the ground."""
+    """The files of a folder can be put in an order in which each one needs
+    only files below it."""
     paths = [p for p in SOURCES if part(p) == folder and p.suffix == ".c"]
     headers = [request.getfixturevalue("headers")] * folder.endswith("cuda")
     files = needs(paths, tmp_path, *headers)

@@ -113,7 +113,7 @@ def test_of_streams_that_share(backend, blocking):
 
 @pytest.mark.parametrize("blocking", [False, True])
 def test_of_a_stream_that_others_made(backend, blocking):
-    """The backend is asked."""
+    """The stream asks the backend whether it is blocking."""
     status, handle = _C.raw_stream_create(backend.type, 0, blocking)
     assert status == 0
     external = ExternalStream(handle, backend.device())
@@ -274,12 +274,14 @@ def test_callables(backend, sides):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_programs(backend, seed):
-    """What must come before each callable has come, by a model of sets."""
+    """When a callable runs, all those that must come before it have run; sets
+    model which these are."""
     choose = random.Random(seed)
     default = backend.default_stream()
     blocking = [backend.stream(blocking=True) for _ in range(3)]
     streams = [default, *blocking, backend.stream(), backend.stream()]
-    # All that work which is queued on the stream now comes after.
+    # For each stream, the callables that must run before work that is queued
+    # on it now.
     behind = {stream: set() for stream in streams}
     order, before, futures = [], [], []
     for number in range(60):
@@ -374,7 +376,8 @@ else:
     ids="-".join,
 )
 def test_failures_travel(run_python, names):
-    """As by an event: what ran after failed work failed."""
+    """Work that waits for failed work of the other side fails, as after a wait
+    for an event."""
     done = run_python(FAIL, *names)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -425,7 +428,7 @@ def test_explain(engine, sides):
 
 
 def test_nothing_is_queued_in_vain(engine, sides):
-    """One wait for all that the other side has had."""
+    """One wait covers all work that the other side has."""
     gate = engine.gate(sides.default)
     engine.gate(sides.a).open()
     before = pending(sides.a)

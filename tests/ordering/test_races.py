@@ -161,7 +161,8 @@ def a_wait_that_gives_up(two):
 
 
 def the_library_itself(two):
-    """It looks which work is done when blocks and streams come and go."""
+    """The library queries work when blocks and streams come and go; these
+    queries tell the program nothing."""
     for _ in range(40):
         other = two.backend.stream()
         two.backend.empty(SIZE).fill_(1, stream=two.a)
@@ -793,7 +794,8 @@ RECORDS = {
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("function", NAMES, ids=lambda f: f.__name__)
 def test_the_programs_own_names(two, found, function, record):
-    """An event that was recorded since the first access, or the stream."""
+    """The report proposes to wait for an event that was recorded since the
+    first access, or, without one, for the stream."""
     event = two.backend.event()
     event.record(two.a)
     steps = function(two, event, RECORDS[record])
@@ -831,7 +833,7 @@ def test_the_names_of_an_outer_function(two, found):
 
 
 def test_names_where_another_thread_runs_the_same_function(two, found):
-    """Its event is not meant for this one."""
+    """Variables of the other thread's call are not proposed to this thread."""
     a, b, third, memory = two.a, two.b, two.backend.stream(), two.x
     reached, go = threading.Event(), threading.Event()
     del two
@@ -859,7 +861,7 @@ def test_names_where_another_thread_runs_the_same_function(two, found):
 
 def test_streams_that_have_no_variable_but_a_name(backend, found):
     memory = backend.empty(SIZE)
-    # No variable leads to what a set has.
+    # The members of a set have no expression that leads to them.
     streams = {backend.stream(name="load"), backend.stream()}
     memory.fill_(1, stream=max(streams, key=lambda s: "load" in repr(s)))
     memory.fill_(2, stream=min(streams, key=lambda s: "load" in repr(s)))
@@ -892,7 +894,8 @@ def test_the_event_that_the_host_has_to_wait_for(two, found, recorded):
 
 
 def test_an_event_that_comes_after_by_another_stream(two, found):
-    """It is waited for in place of the stream of the first access."""
+    """The event was recorded on another stream, after a wait for the first
+    access; the report proposes to wait for it."""
     a, b, third = two.a, two.b, two.backend.stream()
     memory = two.x
     del two

@@ -228,8 +228,8 @@ def test_a_buffer_that_goes_by_the_array_interface(cuda_two, found, fixed):
 
 
 def check_extents(two, found, array, parts):
-    """parts: by what they are, what to declare, and the bytes of the array
-    that races are to be found in: the first, and how many."""
+    """parts: {title: (object to declare, the first byte of the array in which
+    a race must be found, and the number of these bytes)}"""
     base = array.ctypes.data
     races.declare(two.a, writes=[(base, 32)])
     for part, offset, nbytes in parts.values():

@@ -1,6 +1,6 @@
-"""pystreams.races where threads and runs of the detector meet: callables that
-run late, Futures that outlive a run, what only some waits say, and memory and
-executables that are used again."""
+"""pystreams.races across threads and runs of the detector: callables that run
+late, Futures that outlive a run, waits that tell the program about some of
+their objects only, and memory and executables that are used again."""
 
 import asyncio
 import concurrent.futures
@@ -96,7 +96,8 @@ def test_a_callable_that_copies_on_another_stream(three, found, waits):
 
 
 def test_a_callable_before_its_stream(three, found):
-    """What its stream does later is not forgotten when it runs."""
+    """Work that was queued on its stream while it was pending is not forgotten
+    when it runs."""
     future = three.later(three.write)
     event = three.a.record_event()
     three.x.fill_(1, stream=three.a)
@@ -120,7 +121,8 @@ def test_a_callable_that_waits_itself(three, found):
 
 
 def test_what_the_host_learned_while_a_callable_was_pending(three, found):
-    """The callable was queued before: it does not come after that."""
+    """The callable was queued before the host learned that the fill is done,
+    so it does not come after the fill."""
     future = three.later(three.look)
     three.x.fill_(1, stream=three.b)
     three.b.synchronize()
@@ -131,7 +133,8 @@ def test_what_the_host_learned_while_a_callable_was_pending(three, found):
 
 
 def test_what_came_again_after_a_pending_callable(three, found):
-    """The first of two accesses races with it, the second comes after it."""
+    """Of two accesses of the same stream, the first races with the callable,
+    and the second comes after it."""
     future = three.later(three.look)
     three.x.fill_(1, stream=three.b)
     three.b.wait_stream(three.a)
@@ -172,7 +175,8 @@ PAIRS = [
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
 def test_the_line_that_a_callable_misses(three, pair):
-    """It belongs before what is queued second, whatever runs first."""
+    """The missing line belongs before the work that was queued second,
+    whichever of the two runs first."""
     found, order = [], lambda: None
     for _ in range(2):
         with races.detect(found.append):
@@ -236,7 +240,7 @@ def test_a_host_that_looks_before_it_submits(three, found):
 
 
 def test_a_view_within_the_report_of_another(three):
-    """The one is read, the other is not."""
+    """The reporting function reads one view within the report of another."""
     found = []
 
     def report(race):
@@ -635,7 +639,8 @@ with races.detect():
 
 @pytest.mark.unscheduled
 def test_a_signal_during_a_wait_of_the_library(run_python):
-    """What its handler learns is the program's, whatever it interrupts."""
+    """A wait of the signal's handler orders work for the program, although it
+    runs inside a wait of the library, which does not."""
     done = run_python(
         HANDLER,
         env={
@@ -667,7 +672,7 @@ def taken_in_a_loop(objects):
     [
         lambda stream: stream,
         lambda stream: stream.record_event(),
-        # One that ends while it waits counts as known.
+        # A Future that ends while as_completed() waits counts as known.
         pytest.param(
             lambda stream: stream.submit(int), marks=pytest.mark.unscheduled
         ),

@@ -19,7 +19,7 @@ STREAMS, EVENTS, BUFFERS, SIZE = 4, 4, 3, 64
 
 @pytest.fixture(autouse=True)
 def no_names(monkeypatch):
-    """Of all that the reports say, only the names take time to find."""
+    """Leave names out of the reports: only their search takes long."""
     monkeypatch.setattr(_expressions, "_OBJECTS", 0)
 
 
@@ -56,7 +56,7 @@ class Model:
         return seen
 
     def access(self, node, stream, accesses):
-        """Whether each races; they are remembered."""
+        """Return whether each access races, and remember the accesses."""
         earlier = self.reached(node)
         found = [
             any(
@@ -96,7 +96,8 @@ class Later:
 
 class Program:
     def __init__(self, backend, seed, hold=True):
-        # Whether callables are held back, so that what races really does.
+        # Whether callables are held back, so that accesses that may race
+        # really run in either order.
         self.hold = hold
         self.rng = random.Random(seed)
         count = backend.count
@@ -312,8 +313,9 @@ class Program:
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_as_the_model(backend, group, sanitized):
     for seed in range(group, max(SEEDS, GROUPS), GROUPS):
-        # A driver's copy from host memory to host memory waits for what is
-        # before it, and that for the program.
+        # On a GPU, do not hold callables: the driver's copy from host memory
+        # to host memory makes the program wait for the work before it, and a
+        # held callable there would wait for the program.
         hold = not sanitized and backend.on_engine
         program = Program(backend, seed, hold)
         assert (seed, program.run()) == (seed, [])

@@ -35,7 +35,8 @@ def two(backend):
 
 
 def test_on_with_work_in_flight(two):
-    """That work takes no part; what is queued behind it does."""
+    """Work that was queued before takes no part; work that is queued behind it
+    does."""
     found = []
     with two.backend.hold(two.a):
         two.x.fill_(1, stream=two.a)
@@ -157,7 +158,8 @@ def test_a_decorated_function(two):
 
 
 def by_numpy(two, host):
-    """It takes whatever the buffer protocol raises for another kind."""
+    """If the buffer protocol raises anything, NumPy drops the error and takes
+    the object for another kind."""
     numpy = pytest.importorskip("numpy", reason="needs NumPy")
     numpy.asarray(host)
 
@@ -201,7 +203,8 @@ def test_an_error_that_is_lost(two, lose):
 
 
 def test_an_error_that_is_caught(two):
-    """It was got, here or from a Future, and is not raised again."""
+    """The program has caught the error, raised by the call itself or by
+    result(), so the end of the block does not raise it again."""
     host = pystreams.Buffer(
         SIZE,
         device=two.backend.device(),

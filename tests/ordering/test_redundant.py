@@ -84,8 +84,9 @@ def test_a_wait_that_is_needed(two, wait):
     ("first", "second"), [(a, b) for a in WAITS for b in WAITS if a != b]
 )
 def test_a_wait_after_another(two, first, second):
-    """It is not needed if both are a stream's, or the host knows by the first
-    that the work is done; that a stream waits tells the host nothing."""
+    """The second wait is redundant if a stream makes both, or if the host has
+    made the first and so knows that the work is done.  After a stream's wait,
+    a wait of the host is needed: the first tells the host nothing."""
     with races.redundant() as found:
         for _ in range(3):
             two.work()
@@ -177,7 +178,8 @@ def test_copies_between_devices(two_cuda):
 
 
 def test_work_of_before(two):
-    """What an event is of, that was recorded before, is not known."""
+    """For an event that was recorded before the block, it is not known which
+    work it covers, so a wait for it is never redundant."""
     two.work()
     with two.backend.hold(two.a):
         event = two.a.record_event()
@@ -196,7 +198,8 @@ def test_a_query_tells(two):
 
 
 def test_a_callable(two):
-    """It knows what was done when it was queued, and what it waits for."""
+    """A callable knows the work that was known as done when it was queued, and
+    the work for which it has waited."""
 
     def run():
         two.b.synchronize()

@@ -195,8 +195,8 @@ sys.exit(3)
 
 
 def test_threads_keep_no_lock_at_the_end(run_python):
-    """A thread that Python stopped while it ended would keep those of
-    threading, which Python takes to end."""
+    """If Python stopped a thread that was ending, the thread would keep locks
+    of threading that Python itself takes at its end: deadlock."""
     code = """
 import os, threading, time
 import pystreams

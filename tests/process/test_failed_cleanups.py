@@ -11,8 +11,9 @@ REPORT = (
 
 @pytest.fixture
 def run(run_python, sanitized, failing):
-    """run(before, call, member, after): check that the call returns, and that
-    the failure of a call of the member in it is reported once."""
+    """run(before, call, member, after): run the code `before`, then `call`,
+    during which the backend's function `member` fails.  Check that the call
+    returns, and that this failure is reported once."""
     if sanitized:
         pytest.skip("a sanitizer must be loaded before anything else")
     program = """
@@ -183,7 +184,8 @@ with Capture(third, first):
 
 
 def test_of_the_event_of_a_wait(run):
-    """With as many idle events as are kept, for waits and for others."""
+    """The pool of idle events is full when the wait gives its event back, so
+    the event is destroyed."""
     run(
         """
 events = [pystreams.Event(NAME, enable_timing=False) for _ in range(1200)]

@@ -188,8 +188,8 @@ DEVICE_CONTEXT = {
 PARTITION = {
     "Stream": lambda p, w: p.Stream().wait_stream(w.stream),
 }
-# Name: how to make the object, the type with its methods, their calls, and
-# that which gives the object up, once.
+# {kind: (how to make the object, the type whose methods are called, the calls
+# of these methods, the method that gives the object up, called once)}
 KINDS = {
     "Stream": (
         lambda w: w.backend.stream(),
@@ -304,7 +304,8 @@ def test_all_at_once(backend, kind, thread_sanitized):
 
 
 def test_a_callback_added_as_its_future_ends_is_called(backend):
-    """Once, whether it finds the Future done or is found by it."""
+    """The callback is called once, whether the Future is done before it is
+    added or after."""
     called, threads, callables = [], 8, 4000 if FREE else 100
 
     def work(number):
@@ -321,7 +322,8 @@ def test_a_callback_added_as_its_future_ends_is_called(backend):
 
 
 def test_names_are_found_while_containers_change(backend):
-    """In those that do not change just then."""
+    """Containers that change during the search are skipped; names in the
+    others are found."""
     stream, many = backend.stream(), range(60)
     counts, queue = dict.fromkeys(many), collections.deque(many)
     variables = {"counts": counts, "queue": queue, "stream": stream}

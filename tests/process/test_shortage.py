@@ -13,14 +13,14 @@ from places import SUPPORT, TESTS
 
 from pystreams import _C
 
-# What the module imports of the C library's, and why shortage.c does not have
-# it fail, is: it cannot, it fails for other reasons, or it is not for Linux's
-# lack of something.
+# Functions of the C library that the module calls, but that shortage.c does
+# not make fail: they never fail, or they fail for other reasons than a
+# shortage.
 CANNOT_BE_SHORT = re.compile(
     r"_ITM_\w+|__\w+_chk|__ctype_\w+|__cxa_finalize|__errno_location"
     r"|__gmon_start__|__register_atfork|__isoc\w+"
     r"|__stack_chk_fail|__tls_get_addr|__getdelim|clock_gettime|close(dir)?"
-    # Of a library that is loaded already, or none.
+    # These only load a library that is loaded already, or that is optional.
     r"|dl(open|sym|close)"
     r"|epoll_wait|eventfd_(write|read)"
     r"|fclose|ferror|fgets|fread|free|getenv|gete?[ug]id|getpid|getppid|ioctl"
@@ -108,8 +108,8 @@ def test_the_module_is_short(sweep, sanitized, name):
 
 
 def test_no_call_is_forgotten(tools, sanitized):
-    """Each that the module makes of the C library's can be made to fail, or
-    is known not to be short of anything."""
+    """Each call that the module makes of the C library can be made to fail, or
+    is known never to be short of anything."""
     if sanitized:
         pytest.skip("a sanitizer has calls of its own")
     if "cudart" in Path(_C.__file__).read_bytes().decode("latin-1"):

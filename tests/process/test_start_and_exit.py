@@ -250,7 +250,8 @@ def test_modules_that_are_imported_when_they_are_used(run_python, name):
 
 @pytest.mark.unscheduled
 def test_a_second_import_finds_the_same_types(run_python):
-    """As it finds the same devices, which both modules' streams are of."""
+    """Types are those of the first import, because the devices are, too:
+    streams of either module are on the same devices."""
     code = """
 import sys
 import pystreams

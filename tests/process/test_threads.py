@@ -57,7 +57,8 @@ def test_create_use_and_drop(backend):
 
 
 def test_streams_wait_for_each_other(backend):
-    """No wait takes the position that another thread's records."""
+    """A stream's wait_stream() waits for the position of its own call, and not
+    for one that another thread records at the same time."""
 
     def work(number):
         first, second = backend.stream(), backend.stream()
@@ -133,7 +134,7 @@ def test_closed_while_it_is_waited_for(backend):
             return
         while len(waiting) < 3 or not done.running():
             pass
-        # Each is about to call synchronize().
+        # Let the threads reach synchronize(), which they are about to call.
         time.sleep(0.2)
         stream.close()
         with pytest.raises(ValueError, match="closed"):
