@@ -459,8 +459,8 @@ def test_no_view_and_no_other_way(backend, refusal):
 
 
 def test_a_copy_behind_a_callable_keeps_nobody_out(backend):
-    """While the copy waits for the callable, others can allocate, and so can
-    the callable."""
+    """While the copy waits for the callable, it blocks neither the callable
+    nor allocations of other threads."""
     stream, source = backend.stream(), backend.empty(1000)
     source.fill_(7, stream=stream)
     source.record_stream(stream)

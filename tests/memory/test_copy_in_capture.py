@@ -191,8 +191,8 @@ def nodes_of(graph):
 
 
 def test_the_nodes_of_copies(engine, stream):
-    """Only a device whose memory is the host's copies pageable memory itself;
-    on others, callables do it."""
+    """The CPU copies pageable memory directly.  Other devices copy pinned
+    memory; a callable before or after copies between it and the object."""
     block, data = engine.filled(1), bytearray(SMALL)
     graph = Graph(engine.type, True)
     with Capture(graph, stream):
@@ -238,8 +238,8 @@ def test_what_pinned_memory_a_graph_keeps(cuda):
 
 
 def test_no_other_graph_takes_them_over(cuda):
-    """The error explains that the copies are callables, since the program has
-    submitted none itself."""
+    """The copies are callables of the graph.  The program has submitted none,
+    so the error says that they are copies of pageable memory."""
     block, data = cuda.filled(1), bytearray(SMALL)
     graph, other = Graph(cuda.type, True), Graph(cuda.type, True)
     for each in (graph, other):

@@ -1,5 +1,5 @@
-"""Strategy "all": it runs what an enumeration of all interleavings finds, each
-order once."""
+"""Strategy "all": it runs the orders that an enumeration of all interleavings
+finds, each once."""
 
 import random
 import re
@@ -79,8 +79,8 @@ def run(engine, calls):
 class Enumeration:
     """Every interleaving of a program, and which of them differ.
 
-    An order is the pairs of conflicting steps, as the first came before the
-    second or not.
+    Two interleavings are the same order if they have all pairs of conflicting
+    steps in the same order.
     """
 
     def __init__(self, calls):
@@ -94,7 +94,8 @@ class Enumeration:
 
     def _extend(self, steps, called, done):
         """steps: (host, index) in turn; called: how many calls were made."""
-        # Nothing shows when an operation was queued, so it is at once.
+        # Nothing in a run depends on when an operation was queued, so queue
+        # each one as soon as possible.
         while called < len(self.calls) and queues(self.calls[called]):
             called += 1
         complete = called == len(self.calls)
@@ -138,7 +139,8 @@ class Enumeration:
         )
 
     def _queried(self, index):
-        """The operations on which the answer of a query depends: the last."""
+        """The operations on which the answer of a query depends: only the last
+        one that was queued before it."""
         stream = self.calls[index].stream
         return set([i for i in self._streams[stream] if i < index][-1:])
 
@@ -397,7 +399,8 @@ def test_a_missing_edge_is_found_and_told(engine):
 
 
 def test_a_failure_that_needs_early_work(engine):
-    """No late operation causes it, and its own name replays it."""
+    """No late operation causes the failure; the name of its own schedule
+    replays it."""
 
     def fn():
         stream, other = engine.stream(), engine.stream()

@@ -150,7 +150,8 @@ def test_a_failure_of_work_is_reported(faulty, name):
 @pytest.mark.unscheduled
 @pytest.mark.parametrize("kept", [False, True], ids=["gone", "kept"])
 def test_failures_of_earlier_work(faulty, kept):
-    """A schedule's work sees nothing of them; the program does, later."""
+    """Work under a schedule does not see failures of work before it; the
+    program does, after the schedule."""
     stream = faulty.stream()
     _C.fail(stream, 700)
     with contextlib.suppress(pystreams.AcceleratorError):
@@ -192,7 +193,7 @@ def test_a_failure_of_the_default_stream(run_python):
 
 @pytest.mark.parametrize("default", [False, True], ids=["stream", "default"])
 def test_failures_of_other_runs(faulty, default):
-    """Each run is the first of its kind."""
+    """No run sees a failure of the run before."""
     runs = []
 
     def fn():
@@ -223,7 +224,8 @@ def test_freed_memory_is_poisoned(engine, sanitized):
     with schedules.run("late"):
         stream, buffer = filled(engine)
         stream.synchronize()
-        # Past what malloc writes into a free block.
+        # Leave out the first bytes, in which malloc writes when a block is
+        # free.
         address, nbytes = buffer.data_ptr() + 32, SIZE - 32
         stream.record_event()
         del buffer
@@ -315,7 +317,8 @@ def test_limits_expire_in_virtual_time(engine, name):
 
 @pytest.mark.parametrize("name", ["late", "early"])
 def test_a_limit_is_of_all_that_is_waited_for(engine, name):
-    """It does not begin again with each operation."""
+    """The limit is for the whole wait; it does not begin again with each
+    operation."""
     for wait in ("future", "wait", "stream"):
         with schedules.run(name):
             stream = engine.stream()
@@ -337,7 +340,8 @@ def test_a_limit_is_of_all_that_is_waited_for(engine, name):
 
 @pytest.mark.parametrize("kinds", [("cpu", "cuda"), ("cuda", "cpu")])
 def test_what_sleeps_longer_elsewhere(kinds):
-    """It uses up no limit of a wait for another engine's work."""
+    """A long sleep on one engine does not use up the limit of a wait for
+    another engine's work."""
     with schedules.run("late"):
         long, short = (pystreams.Stream(kind) for kind in kinds)
         types = dict(_C.backends())
@@ -363,7 +367,7 @@ def both():
 
 @pytest.mark.parametrize("name", ["late", "early", "random:1"])
 def test_engines_share_the_time(both, name):
-    """What sleeps on one sleeps while the host waits for the other."""
+    """While the host waits for one engine, sleeps on the other go on, too."""
     (one, sleep_one), (other, sleep_other) = both
     with schedules.run(name):
         sleep_one(3000)
@@ -392,7 +396,7 @@ def test_a_timeline_of_two_engines(both, name):
 
 @pytest.mark.unscheduled
 def test_a_limit_goes_on_when_the_schedule_ends(engine):
-    """A wait that outlives the schedule is as long as it was to be."""
+    """If the schedule ends during a wait, the wait still ends at its limit."""
     waited = []
 
     def wait():
@@ -520,7 +524,8 @@ def test_a_callable_on_a_busy_machine(engine, run_python):
 
 
 def test_a_callable_that_computes(engine):
-    """It waits for nothing that the host does next, however long it takes."""
+    """A callable that computes for long does not count as waiting for the
+    host."""
     ended = []
 
     def work():
@@ -551,7 +556,8 @@ def test_host_functions_that_wait_for_the_host(engine, name):
 
 @each_strategy
 def test_other_waits_for_futures(engine, name):
-    """Where nothing is called that could run work."""
+    """In waits of concurrent.futures, the host calls nothing of the package
+    that could run work."""
     with schedules.run(name):
         stream, go = engine.stream(), threading.Event()
         futures = [stream.submit(go.wait, LONG)]
@@ -653,7 +659,8 @@ def test_a_deadlock_of_streams_with_names(engine):
 
 
 def test_a_copy_whose_wait_is_a_deadlock(engine):
-    """It still runs, into memory that is nothing else meanwhile."""
+    """The copy still runs later, and its destination is not used for anything
+    else until then."""
     later = []
 
     def work(buffer, stream):
@@ -781,7 +788,8 @@ def test_a_schedule_begins_without_captures(engine):
 
 
 def test_a_schedule_that_could_not_end():
-    """The next one ends it, when its callable has returned."""
+    """A schedule could not end because of a callable that did not return.  The
+    next schedule ends it, once the callable has returned."""
     go = threading.Event()
 
     def fn():

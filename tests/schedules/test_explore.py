@@ -33,7 +33,7 @@ def name_in(error):
 
 
 def copied(engine, fixed=False):
-    """A copy that may come before what it copies was written."""
+    """A program in which a copy may come before its source was written."""
 
     def fn():
         one, other = engine.stream(), engine.stream()
@@ -50,7 +50,7 @@ def copied(engine, fixed=False):
 
 
 def read(engine, fixed=False):
-    """A read of the host's that may come too early."""
+    """A program in which the host may read too early."""
 
     def fn():
         stream = engine.stream()
@@ -113,7 +113,7 @@ def test_the_note_says_what_was_late(engine):
 
 
 def labels_in(note):
-    """What the lines of operations call their streams."""
+    """The names of the streams in the lines of operations."""
     lines = re.findall(r"^ +\d+ .*", note, re.MULTILINE)
     return [re.split("  +", line.strip())[2] for line in lines]
 
@@ -184,7 +184,7 @@ def test_the_garbage_of_earlier_code_takes_no_part(engine):
     def fn():
         one, other = engine.stream(), engine.stream()
         block = engine.empty(16, stream=one)
-        # As many containers as have the collector run.
+        # So many containers that the garbage collector runs.
         kept = [[] for _ in range(200)]
         block.fill_(1, one)
         kept += [[] for _ in range(200)]
@@ -353,7 +353,8 @@ def replayed_late(fn):
 
 
 def test_a_callable_is_one_operation(engine):
-    """It has a line where it began, though the engine ran two operations."""
+    """The report has one line for it, where it began, although the engine has
+    two operations for a callable."""
 
     def fn():
         engine.stream(name="work").submit(divmod, 1, 0).result(LONG)
@@ -370,7 +371,8 @@ def test_a_callable_is_one_operation(engine):
 
 @pytest.mark.parametrize("call", [schedules.explore, replayed_late])
 def test_variables_of_a_failure_go_with_the_exception(engine, call):
-    """The runs that follow find what they held released."""
+    """When the exception is dropped, so are the variables of the failed run;
+    later runs find their objects released."""
     found = []
 
     class Variable:
@@ -652,7 +654,8 @@ def entered(name):
     ],
 )
 def test_unknown_names(use, name):
-    """One that is written in another way than a report has it is none, too."""
+    """A name must be written exactly as in a report; any other spelling is
+    unknown."""
     with pytest.raises(
         ValueError, match=r"\(\) expects the name of a sched"
     ) as e:
@@ -732,7 +735,7 @@ def test_functions_that_do_nothing_when_they_are_called(engine, fn):
 
 @pytest.mark.parametrize("numbers", ["3", "1,900"])
 def test_a_stale_name(engine, numbers):
-    """It names operations that the function does not queue."""
+    """The name speaks of operations that the function does not queue."""
 
     def fn():
         stream = engine.stream()

@@ -74,7 +74,7 @@ for _ in range(5):
 
 
 def test_a_failure_has_one_report(engine, run_python):
-    """In every process, and again under its name."""
+    """The report is the same in every process, and in a replay by its name."""
     results = []
     for interval in ("1e-6", "1e-5", "1e-3") * 8:
         done = run_python(
@@ -87,7 +87,8 @@ def test_a_failure_has_one_report(engine, run_python):
 
 
 def test_places_and_numbers(engine):
-    """What a callable queues has its own place, and a number of its turn."""
+    """An operation that a callable queues has its own place in the report, and
+    a number that follows from the callable's turn."""
     reports = set()
 
     def fn():
@@ -125,7 +126,8 @@ def test_places_and_numbers(engine):
 
 
 def test_callables_end_before_those_that_let_them_begin(engine):
-    """And the host goes on last, while all of them wait now and then."""
+    """The host goes on after all callables, although each of them waits now
+    and then."""
     seen = []
 
     def outer(depth):
@@ -149,7 +151,8 @@ def again(buffer, stream, future):
 
 
 def test_what_follows_a_callable_is_of_its_turn(engine):
-    """Its callbacks, and the frees of its arguments."""
+    """A callable's callbacks and the frees of its arguments belong to its
+    turn."""
     runs = [schedules._Run("early", logged=True) for _ in range(20)]
     for run in runs:
         with run:
@@ -168,7 +171,8 @@ def test_what_follows_a_callable_is_of_its_turn(engine):
 
 @pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])
 def test_a_callable_that_waits_for_one_that_let_it_begin(engine, name):
-    """It has found nothing to run, so the other one goes on."""
+    """The inner callable waits for the outer one, and finds nothing to run;
+    so the outer one goes on."""
     with schedules.run(name):
         stream, other = engine.stream(), engine.stream()
         inner = []
@@ -185,7 +189,7 @@ def wait_for_several(objects, timeout):
         raise TimeoutError
 
 
-# CPython 3.10 has two of them.
+# In CPython 3.10, these are two different types.
 TIMEOUTS = (TimeoutError, concurrent.futures.TimeoutError)
 
 
@@ -264,8 +268,8 @@ def test_the_host_expires_before_a_callable(engine):
     ids=["stream", "Future"],
 )
 def test_no_callable_expires_while_the_host_runs(engine, wait):
-    """Not before the host waits, though that takes it longer than a callable
-    waits for anything else."""
+    """A callable's time limit expires only once the host waits, even if the
+    host runs for a long time first."""
     seen = []
 
     def work():
@@ -309,7 +313,8 @@ def asks_for_the_result(ended, future):
     "host", [sleeps, polls, waits_elsewhere, asks_for_the_result]
 )
 def test_a_callable_expires_though_the_host_does_not_wait(engine, host):
-    """Not at once, in case the host goes on soon."""
+    """The callable's time limit expires after a while, in case the host does
+    go on."""
 
     def work():
         other.wait_stream(stream)
@@ -342,7 +347,8 @@ def test_a_callable_expires_though_the_host_does_not_wait(engine, host):
 def test_a_callable_that_waits_for_a_future_of_another_library(
     engine, name, host
 ):
-    """It is no deadlock, and the limit of the host does not expire."""
+    """A callable that waits for a thread of the program is no deadlock, and
+    the host's time limit does not expire meanwhile."""
     with (
         concurrent.futures.ThreadPoolExecutor() as pool,
         schedules.run(name),
@@ -359,7 +365,7 @@ def test_a_callable_that_waits_for_a_future_of_another_library(
 
 @pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])
 def test_threads_of_the_program_and_callables(engine, name):
-    """They race, but no thread waits for ever."""
+    """The order of their calls may differ, but no thread waits for ever."""
 
     def program():
         stream, other = engine.stream(), engine.stream()
@@ -487,7 +493,7 @@ with emulated_cuda():
 
 
 def test_no_limit_expires_while_a_callable_runs(run_python):
-    """Neither if it is on another device type, nor if a stream sleeps for
-    longer than the limit."""
+    """This holds even if the callable is on another device type, or if a
+    stream sleeps for longer than the limit."""
     done = run_python(LIMITS, env={"PYSTREAMS_SCHEDULE": None})
     assert (done.stdout, done.stderr) == ("None\n" * 4, "")

@@ -22,7 +22,7 @@ VARIABLE = "NVTX_INJECTION64_PATH"
 
 
 def ranges(t):
-    """(name, domain, thread) of each."""
+    """(name, domain, thread) of each row."""
     return [
         (row[NAME], row[DOMAIN], row[THREAD])
         for row in t.rows
@@ -69,7 +69,7 @@ def build(tmp_path_factory, headers):
 
 @pytest.fixture(scope="module")
 def library(build):
-    """Calls of it hold the GIL."""
+    """The library, loaded so that its calls hold the GIL."""
     loaded = ctypes.PyDLL(build("first"))
     loaded.nvtxRangeStartA.restype = ctypes.c_uint64
     loaded.nvtxRangeEnd.argtypes = [ctypes.c_uint64]
@@ -103,8 +103,8 @@ def test_interface(headers, tmp_path):
 
 
 def test_ranges_of_the_package(nvtx):
-    """Decorators made before, blocks, marks and their domains; times of what
-    they are around."""
+    """Decorators made before the recording, blocks and marks, with their
+    domains; and the times of the calls within a range."""
 
     @nvtx.annotate(domain="tests")
     def outer():
@@ -139,7 +139,7 @@ def test_spans_have_no_domain():
 
 
 def test_ranges_that_are_open_at_the_beginning(nvtx):
-    """They are unknown, and end none that are known."""
+    """Such ranges have no rows, and their ends do not end other ranges."""
     nvtx.push_range("before")
     with timeline.record() as t:
         nvtx.push_range("within")
@@ -155,7 +155,7 @@ def test_ranges_that_are_open_at_the_beginning(nvtx):
 
 @pytest.mark.unscheduled
 def test_ranges_that_are_open_at_the_end(nvtx, tmp_path):
-    """They end when the program ends them."""
+    """Such a range gets its end when the program ends it."""
     with timeline.record() as t:
         nvtx.push_range("open")
         started = nvtx.start_range("started")
@@ -222,7 +222,7 @@ def test_ranges_of_threads(nvtx):
 
 
 def test_texts(library):
-    """In bytes, wide characters and registered, and none."""
+    """Texts in bytes, in wide characters, registered ones, and none."""
     narrow = ctypes.create_string_buffer("bytes ü".encode())
     wide = ctypes.create_unicode_buffer("wide ü€😀")
     domain = library.nvtxDomainCreateW("domain ü")
@@ -294,7 +294,8 @@ TEXT = ctypes.create_string_buffer(b"ex")
 
 @pytest.mark.unscheduled
 def test_ranges_that_are_not_nested(library, tmp_path):
-    """Domains have stacks of their own; a file has a further track."""
+    """Each domain has a stack of its own, so ranges of two may overlap; in a
+    file, they need a second track."""
     domains = [
         ctypes.c_void_p(library.nvtxDomainCreateA(name))
         for name in (b"one", b"two")
@@ -447,7 +448,8 @@ def test_processes(nvtx, run_python, before, path, expected):
 
 
 def test_nvtx_was_used_before(nvtx, run_python):
-    """Its ranges are not seen, then."""
+    """NVTX that was used before the import of pystreams keeps its tool, so
+    its ranges are not seen."""
     done = run_python(
         """
 import nvtx
@@ -463,7 +465,7 @@ print(t.rows)
 
 
 def test_an_end_of_what_nothing_has_recorded(build, run_python):
-    """As of a range that another tool has given its number."""
+    """Such an end may belong to a range that began under another tool."""
     done = run_python(
         f"""
 import ctypes
@@ -477,7 +479,8 @@ print("done")
 
 
 def test_marks_without_the_gil_beside_a_subinterpreter(build, run_python):
-    """PyGILState_Check() says to every thread that it has the GIL, then."""
+    """If there is a subinterpreter, PyGILState_Check() tells every thread that
+    it has the GIL."""
     done = run_python(
         f"""
 import ctypes, threading
@@ -508,7 +511,8 @@ print(len(t.rows))
 
 
 def test_a_program_that_stays_as_it_is(nvtx, run_python, tmp_path):
-    """With ranges from its beginning on, though it imports nvtx first."""
+    """Under `python -m pystreams timeline`, an unchanged program has ranges
+    from its beginning on, although it imports nvtx first."""
     (tmp_path / "program.py").write_text(
         "import nvtx\n@nvtx.annotate()\ndef f(): pass\nf()\n"
     )

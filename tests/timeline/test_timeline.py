@@ -61,7 +61,8 @@ def slack_of(t, backend, clock):
 
 
 def test_streams_have_their_names(backend):
-    """With the handle: two may have one name."""
+    """The handle comes after the name, since two streams may have the same
+    name."""
     device = str(backend.device())
     streams = [backend.stream(name="copy") for _ in range(2)]
     with timeline.record() as t:
@@ -85,7 +86,7 @@ def within(backend):
 
 
 def where(backend):
-    """Whose memory a device's is."""
+    """Where a device's memory is."""
     return "host" if backend.name == "cpu" else "device"
 
 
@@ -156,7 +157,8 @@ def test_direction_of_a_copy_between_devices(two):
 
 
 def test_a_copy_that_waits_for_the_default_stream(two):
-    """The wait is no copy."""
+    """The copy's wait for the default stream has a row of its own, named
+    "wait" and not "copy"."""
     backend = two.backend
     stream = backend.stream(blocking=True)
     other = backend.empty(1 << 12)
@@ -209,7 +211,8 @@ def test_waits_of_streams(two):
 
 
 def test_a_wait_for_what_is_done(two):
-    """Core knows it, and calls no backend; the row is there."""
+    """Core knows that the event is done and does not call the backend; the
+    wait still has a row."""
     event = two.backend.event()
     with timeline.record() as t:
         event.record(two.a)
@@ -309,7 +312,7 @@ def test_awaits_of_several_tasks(two):
 
 @pytest.mark.unscheduled
 def test_an_await_that_is_cancelled(two):
-    """It has waited, too."""
+    """It has a row, since the thread has waited."""
 
     async def main():
         with pytest.raises(asyncio.TimeoutError):
@@ -462,7 +465,7 @@ def test_failed_and_cancelled_work(two):
 
 @pytest.mark.unscheduled
 def test_what_has_not_ended(two):
-    """Its times come when it has."""
+    """Unfinished work has no times; they come when it ends."""
     with two.backend.hold(two.a):
         with timeline.record() as t:
             two.block.fill_(1, stream=two.a)
@@ -477,7 +480,8 @@ def test_what_has_not_ended(two):
 
 
 def test_work_that_a_schedule_drops(engine):
-    """It has ended, so that what comes later on its stream has times."""
+    """Dropped work counts as ended, so that later work on its stream gets its
+    times."""
     stream, block = engine.default_stream(), engine.empty(64)
     engine.synchronize()
 
@@ -496,7 +500,8 @@ def test_work_that_a_schedule_drops(engine):
 
 
 def test_a_callable_captured_since_before_the_timeline(engine):
-    """It is no part of it, and does not hold its stream's times up."""
+    """The callable has no row, and later work on its stream gets its times
+    without waiting for it."""
     graph, stream = Graph(engine.type), engine.stream()
     with Capture(graph, stream), timeline.record() as t:
         stream.submit(int)
@@ -520,7 +525,8 @@ def test_work_that_ends_when_the_timeline_is_gone(two):
 
 
 def test_nested(two):
-    """Each has its own part, and a source outside of it is none."""
+    """Each recording has the rows of its own time.  If the record of a wait is
+    not among them, the wait's row has no source."""
     event = two.backend.event()
     with timeline.record() as outer:
         event.record(two.a)
@@ -608,7 +614,7 @@ def test_threads(two):
 
 
 def test_a_wait_for_nothing_is_in_no_path():
-    """As calls of other libraries are, when the work is done already."""
+    """For example, a wait of another library for work that is done already."""
     more = (0, None, None, None, None, None)
     wait = ("synchronize", "cuStreamSynchronize", None, None, "main")
     rows = [
@@ -748,13 +754,14 @@ print(t.duration // 1_000_000_000)
 
 
 def test_a_schedule_in_the_programs(run_python):
-    """Virtual time goes on in it, and after it."""
+    """Virtual time goes on in the inner schedule, and after it."""
     done = run_python(NESTED, env={"PYSTREAMS_SCHEDULE": "late"})
     assert (done.stdout, done.stderr) == ("[0, 1, 2]\n3\n", "")
 
 
 def test_with_races(two):
-    """Both observe: a second access that is not queued has no row."""
+    """Both work at once.  If the report of a race raises, the second access is
+    not queued and has no row."""
     with timeline.record() as t, races.detect(lambda race: 1 / 0):
         two.block.fill_(1, stream=two.a)
         with pytest.raises(ZeroDivisionError):
@@ -822,7 +829,8 @@ def test_fork(thread_sanitized):
 
 
 def test_a_span_that_nobody_ends():
-    """Without memory a with block may not end; the span is in no row then."""
+    """Without memory, the end of a with block may not run; its span has no row
+    then."""
     with timeline.record() as t, timeline.span("kept"):
         _C.timeline_span_begin("lost", None)
     assert [row[NAME] for row in t.rows] == ["kept"]

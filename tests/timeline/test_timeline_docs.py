@@ -69,7 +69,7 @@ def test_refused_commands(
 def test_the_exception_of_a_program(
     run_python, tmp_path, monkeypatch, command, module, text
 ):
-    """As Python shows it, without frames of the command."""
+    """Python shows the program's error without frames of the command."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.py").write_text(text)
     program = ["-m", "program"] if module else ["program.py"]

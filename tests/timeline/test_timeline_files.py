@@ -1,5 +1,4 @@
-"""Timelines as files, read back: what a viewer is shown is what the rows
-say."""
+"""Timelines as files, read back: a viewer shows the same as the rows."""
 
 import json
 import os
@@ -50,7 +49,7 @@ def recorded(request, backend):
 
 
 def slices(rows):
-    """What is drawn as a bar: (process, track, name, begin, end)."""
+    """The bars that are drawn: (process, track, name, begin, end)."""
     return sorted(
         (
             row[DEVICE] or "host",
@@ -76,8 +75,8 @@ def arrows(rows):
 
 
 def depths(rows):
-    """How many operations of each device are queued, by brute force: after
-    the last change at each time."""
+    """How many operations of each device are queued, counted anew for each
+    time at which this changes; after the last change at that time."""
     found = {}
     for device in {row[DEVICE] for row in rows if row[KIND] in WORK}:
         spans = [
@@ -105,7 +104,8 @@ def memory(rows):
 
 
 class Chrome:
-    """The events, in the terms of the functions above."""
+    """A file of Chrome's format, read back in the form that the functions
+    above return."""
 
     def __init__(self, path):
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
@@ -149,7 +149,8 @@ class Chrome:
 
 
 class Perfetto:
-    """Likewise, by Perfetto's own classes."""
+    """A file of Perfetto's format, read back in the same form with Perfetto's
+    own classes."""
 
     def __init__(self, path):
         protos = pytest.importorskip(
@@ -320,7 +321,8 @@ def test_narrow_slices_have_no_edges():
 
 
 def test_nested_spans_stand_below_each_other():
-    """Those of one thread, with its waits; those of streams fill a lane."""
+    """A thread's spans and waits stand below each other; a stream's spans fill
+    its lane."""
     span, wait = ("span", "s", None, None), ("synchronize", "w", None, None)
     rows = [
         (*span, "a", 0, 0, 90),

@@ -1,5 +1,5 @@
-"""The timeline against a model: random programs, in which the model finds what
-came before what by searching the whole graph of calls."""
+"""The timeline against a model: random programs, for which the model finds by
+a search of the whole graph of calls which calls came before which."""
 
 import itertools
 import os
@@ -39,7 +39,7 @@ class Program:
         self.before = []
         self.latest = {}
         self.recorded = {}
-        # The homes of events: a record stays on one device.
+        # The device of each event: all its records are made there.
         self.homes = {}
 
     def call(self, kind, stream, source=None):
@@ -217,9 +217,9 @@ class Path:
         return max(((self.end(c), c) for c in calls), default=(0, None))
 
     def host(self, end, index, floor):
-        """The thread, back to its last synchronize above a row that was for
-        any work: the record of an idle stream can keep a GPU's host waiting,
-        too."""
+        """Follow the thread back from a row to its last synchronize() that
+        waited for some work.  Others do not count, although the record of an
+        idle stream can make the host of a GPU wait, too."""
         for at in reversed(range(index)):
             row = self.rows[at]
             if row[KIND] != "synchronize":
@@ -247,8 +247,8 @@ class Path:
         if self.program.calls[cause][1] == own:
             self.steps.append((*where, "stream", 0))
             return cause
-        # Without one of the waits since the operation before, the others are
-        # as they were.
+        # The gain is the time that the removal of this wait would save.  The
+        # other waits since the stream's previous operation would remain.
         ends = []
         at = self.before_on_stream(call)
         while at is not None and not self.is_work(at):

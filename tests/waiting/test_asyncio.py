@@ -1,5 +1,5 @@
-"""`await` for streams and events: a loop has one descriptor, a wait has no
-thread, and neither outlives the loop, the wait or the work."""
+"""`await` for streams and events: a loop needs one descriptor, a wait needs no
+thread, and nothing is left when the loop, the wait or the work has ended."""
 
 import asyncio
 import gc
@@ -61,7 +61,8 @@ def count(folder):
 
 
 def test_what_is_done(backend, run):
-    """Without a turn of the loop, nor a descriptor."""
+    """An await of finished work takes no turn of the loop and no
+    descriptor."""
     stream, never = backend.stream(), backend.event()
     event = stream.record_event()
     event.synchronize()
@@ -172,7 +173,7 @@ def test_a_failure_that_the_object_forgets(faulty, run, gate):
 
 
 def test_recorded_again_meanwhile(backend, run, gate):
-    """The record in effect at the await."""
+    """The await is for the record that was the latest when it began."""
     first, second, event = backend.stream(), backend.stream(), backend.event()
     backend.sleep(first, 20)
     event.record(first)
@@ -374,7 +375,7 @@ def test_closed_loops_leave_nothing(backend, run, gate):
 
 
 def test_a_task_that_nobody_keeps(backend, run, gate):
-    """What waits for the work is not collected before it is done."""
+    """A task that waits for work is not collected before the work is done."""
     stream, seen = backend.stream(), []
     gate.hold(stream)
 
@@ -426,8 +427,8 @@ def test_as_completed_is_late(trio, run):
 
 
 def test_as_completed_with_failures(faulty, run, gate, caplog):
-    """They are the objects' to tell; nothing is left for the loop to
-    report, of what was waited for or not."""
+    """The objects raise their failures themselves.  The loop reports none, for
+    objects that were waited for or not."""
     failing, later = faulty.stream(), faulty.stream()
     gate.hold(later)
     faulty.sleep(failing, 5)
@@ -507,7 +508,8 @@ def test_ctrl_c_loses_no_wait(backend, gate, monkeypatch):
 
 
 def test_a_message_for_nobody(backend, gate):
-    """As Ctrl-C leaves one that comes in the middle of a wait's beginning."""
+    """A message without a waiting task is ignored.  Ctrl-C leaves one if it
+    comes while a wait begins."""
     stream = backend.stream()
     gate.hold(stream)
 
@@ -552,7 +554,8 @@ def test_a_cancelled_wait_leaves_nothing(backend, gate):
 
 
 def test_as_completed_keeps_the_order(backend, run):
-    """Of what ends while the loop is busy, too."""
+    """Work that ends while the loop is busy is yielded in the order of its
+    ends, too."""
     streams = [backend.stream() for _ in range(12)]
     # A GPU's poller reports what ended between two polls in no order.
     step = 2 if backend.on_engine else 8

@@ -27,8 +27,8 @@ def held(stream):
 
 @pytest.fixture
 def run(run_python):
-    """run(code): what it prints, and nothing on stderr.  What `last` is
-    defined as there runs at exit, after the package's own end."""
+    """run(code): what it prints; on stderr it must print nothing.  If the code
+    defines a function `last`, it runs at exit, after the package's own end."""
 
     def run(code):
         done = run_python(LAST + PROLOGUE + code, timeout=60)
@@ -87,7 +87,8 @@ print(seen[0])
 
 @pytest.mark.parametrize("hook", ["settrace", "setprofile"])
 def test_a_hook_that_raises(run, hook):
-    """It is reported, or the callable's own failure; the others are called."""
+    """The hook's error is reported as unraisable, or becomes the exception of
+    the callable; the other callables run."""
     code = f"""
 sys.unraisablehook = lambda unraisable: None
 def hook(frame, event, arg):
@@ -114,8 +115,8 @@ print(stream.submit(int).result(30))
 
 
 def test_a_context_is_left_behind_its_callable(stream, block):
-    """Callbacks and the next callable run in the thread's own, and what it
-    kept goes."""
+    """Callbacks and the next callable run in the thread's own context; the
+    callable's context, and the objects in it, are dropped."""
     import contextvars
     import gc
     import time
@@ -262,7 +263,8 @@ print("none is lost")
 
 
 def test_submitting_short_of_memory(short):
-    """Each to a stream that needs one more thread: it is refused, or runs."""
+    """Each submit() is to a stream that needs a new thread: the callable is
+    refused, or it runs."""
     code = """
 streams, futures, refused = [], [], 0
 for n in range(60):
@@ -288,7 +290,7 @@ print("all run")
 
 
 def test_pending_ones_are_cancelled_at_exit(run):
-    """What waits for one is woken, and result() does not wait any more."""
+    """Waits for a pending callable are woken, and result() does not wait."""
     code = """
 from concurrent.futures import CancelledError
 held(stream)
@@ -388,8 +390,8 @@ def run_fork(run, sanitized):
     ],
 )
 def test_a_child_that_ends_in_a_callable(run_fork, ends, status):
-    """As one of multiprocessing's: what it printed is there, and functions
-    of atexit are the parent's to call."""
+    """It ends like a child of multiprocessing: its output is flushed, and the
+    parent's atexit functions are not called."""
     code = f"""
 def child(end, *args):
     print("in the child", end="; ")

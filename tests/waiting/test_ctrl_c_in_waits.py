@@ -113,7 +113,8 @@ WAITS = {
 }
 
 
-# More than half of it, so that another allocation waits.
+# Use more than half of the device's memory, so that a second allocation of
+# this size has to wait.
 USES_MEMORY = """
 retired = pystreams.empty(40 << 20, device=device)
 held = hold

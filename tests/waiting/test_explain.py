@@ -26,7 +26,8 @@ def words(text):
 
 @pytest.fixture
 def engine(engine):
-    """What other tests left would be explained, too."""
+    """The CPU engine, without work of earlier tests, which would be explained,
+    too."""
     engine.settle()
     return engine
 
@@ -68,7 +69,8 @@ def pair(engine, blocker):
     copy.synchronize(LONG)
 
 
-# Without a GIL nothing stops a thread for others to see where it is.
+# Without the GIL, no thread can be stopped so that another one sees the line
+# that it runs.
 GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 LOAD = (
     "load ({} 0x) has 2 operations; the first is callable read_chunk "
@@ -114,8 +116,7 @@ def test_a_stream_that_runs_a_callable(engine, pair):
 
 @pytest.mark.unscheduled
 def test_a_method_that_runs(engine, blocker):
-    """Its function finds the object where the method was among the
-    arguments."""
+    """A bound method is shown as a callable by its function's name."""
 
     class Reader:
         reads = False
@@ -166,7 +167,7 @@ def test_futures(engine, pair, blocker):
 
 
 def test_everything(engine, pair):
-    """One line for what waits for each other, and one for each thread."""
+    """There is one line for each chain of waits, and one for each thread."""
     copy = pair[1]
     thread = threading.Thread(target=copy.synchronize, name="main")
     thread.start()
@@ -384,7 +385,7 @@ def test_work_of_an_emulation_that_was_left(blocker):
     text = explain()
     assert "callable read_chunk" in text
     assert "Error" not in text
-    # No other test may find it.
+    # No later test may find this work.
     blocker.go()
     stream.synchronize()
 

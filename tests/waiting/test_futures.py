@@ -87,8 +87,8 @@ def test_its_callable_alone_settles_it(stream, block):
 
 
 def test_what_it_relies_on():
-    """The attributes of Future: a Python with others fails here, where it has
-    to be seen what they are for."""
+    """StreamFuture has all attributes of Future.  If a new Python adds one,
+    this test fails: find out what it is for."""
     theirs = concurrent.futures.Future
     ours = set().union(*map(vars, StreamFuture.__mro__[:2]))
     assert set(vars(theirs())) < ours
@@ -175,7 +175,8 @@ def test_one_that_is_cancelled_is_done_at_once(stream, block):
 
 
 def left_held(future):
-    """As Ctrl-C in wait() of concurrent.futures may leave it."""
+    """Leave the Future's condition locked, as Ctrl-C in wait() of
+    concurrent.futures may."""
     thread = threading.Thread(target=future._condition.acquire)
     thread.start()
     thread.join()
@@ -203,7 +204,8 @@ def test_what_holds_its_condition_sees_no_change(stream, block):
     future.add_done_callback(lambda f: called.append(f._state))
     with future._condition:
         block.release()
-        # Who does not hold it does not wait either.
+        # A thread that does not hold the condition does not wait for it
+        # either.
         assert future.result(LONG) == 0 and future.done()
         for _ in range(10):
             states.append(future._state)

@@ -91,7 +91,8 @@ def busy_for(backend, stream, wait):
 
 
 def overlap(two_devices, wait):
-    """How many times the elapsed time two threads' work took, summed."""
+    """The sum of the times of two threads' work, divided by the elapsed
+    time."""
     barrier = threading.Barrier(2)
     summed = []
 
@@ -154,7 +155,8 @@ assert event.query()
 
 @pytest.mark.parametrize("ask", ["event", "stream"])
 def test_who_polls_lets_the_callable_run(backend, ask):
-    """Not only at each switch of threads, here once a second."""
+    """A poll itself lets other threads run; here, Python would switch threads
+    only once a second."""
     stream = backend.stream()
     stream.submit(int).result()
     interval = sys.getswitchinterval()

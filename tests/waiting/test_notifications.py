@@ -79,7 +79,7 @@ def test_a_callable_may_wait_for_an_external_event(backend, graph):
 
 
 def test_a_captured_event_is_refused(backend, graph, stream):
-    """And does not join anything to the capture."""
+    """The refused call adds no stream to the capture."""
     event, waiter, block = backend.event(), _C.Waiter(), backend.empty(64)
     with Capture(graph, stream):
         block.fill_(3)
@@ -128,7 +128,8 @@ def test_a_device_has_one_thread_for_all_who_wait(backend):
 
 
 def test_cancelled_while_it_ends(backend):
-    """From several threads: nothing is reported that was taken back."""
+    """Several threads cancel waits whose work just ends: a cancelled wait is
+    never reported."""
     streams = [backend.stream() for _ in range(3)]
     late = []
 

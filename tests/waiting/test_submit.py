@@ -127,7 +127,7 @@ def test_the_stream_has_gone_on_once_the_result_is_there(backend, stream):
     for _ in range(50):
         stream.submit(int).result(LONG)
         if not backend.on_engine:
-            # A GPU has yet to look.
+            # A GPU has not noticed yet that the callable has returned.
             stream.synchronize(timeout=LONG)
         assert stream.query()
 
@@ -400,8 +400,8 @@ def test_what_a_callable_may_wait_for(backend, stream):
 
 
 def test_a_callable_looks_at_what_its_stream_wrote(engine):
-    """The export waits for the streams of a Buffer; for its own it need
-    not."""
+    """The export of a Buffer waits for all streams that use it, except, in a
+    callable, for the callable's own."""
     stream, memory = engine.stream(), pystreams.empty(8, device="cpu")
     if engine.name != "cpu":
         pytest.skip(f"{engine}: only host memory is waited for")

@@ -1,5 +1,5 @@
-"""What reports call threads, asked while another thread holds the lock of
-threading's list."""
+"""The names of threads in reports, even while another thread holds the lock
+of threading's list of threads."""
 
 import threading
 import time

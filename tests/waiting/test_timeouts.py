@@ -193,8 +193,8 @@ def test_waiting_costs_little(backend, stream, wait):
 
 
 def test_what_is_queued_meanwhile_is_not_waited_for(engine, stream):
-    """However long the wait: a stream that always has more to do would keep
-    it for ever."""
+    """Otherwise a stream that always gets more work would keep the wait for
+    ever."""
     ends = [engine.event() for _ in range(8)]
     done = threading.Event()
 
@@ -237,7 +237,8 @@ def test_the_record_at_the_call(backend, stream, timeout):
 
 
 def test_from_a_thread(backend, stream, wait):
-    """Only the main thread hears of signals, but any may give up."""
+    """Only the main thread handles signals, but a wait on any thread may time
+    out."""
     errors = []
 
     def work():

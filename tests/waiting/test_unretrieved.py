@@ -134,7 +134,8 @@ def test_results_and_cancelled_calls_are_not_logged(engine, logged):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_at_the_end_of_the_program(run_python, kept):
-    """What is kept until then may have been meant to be."""
+    """A Future that the program keeps until its end is not logged: perhaps the
+    program meant to ask it."""
     code = f"""
         import pystreams
         stream = pystreams.Stream("cpu")

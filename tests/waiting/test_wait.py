@@ -62,7 +62,7 @@ def test_timeout(trio, timeout):
 
 
 def test_polling_leaves_nothing_behind(trio):
-    """More often than a stream's queue has places."""
+    """There are more polls than a stream's queue has places."""
     objects, _ = trio
     for _ in range(70_000):
         assert not wait(objects, 0).done
@@ -232,7 +232,7 @@ def test_more_notifications_than_a_queue_holds(engine):
 
 
 def test_a_full_queue(full, trio):
-    """Neither limits nor others wait for it."""
+    """A full queue holds up neither the time limit nor the other objects."""
     stream, event, gate = full
     objects, gates = trio
     for timeout in (0, 0.001, 0.01, 0.01):
@@ -296,7 +296,8 @@ def test_a_waiter_of_a_full_queue(full):
 
 
 def test_a_waiter_takes_back(backend):
-    """What is to come and what has come, of one token or of all."""
+    """cancel() takes back messages that have come and those to come, of one
+    token or of all."""
     waiter, stream, done = _C.Waiter(), backend.stream(), backend.stream()
     with backend.hold(stream):
         event = stream.record_event()
@@ -325,7 +326,7 @@ def test_a_waiter_takes_back(backend):
 
 
 def take_with_one_failure(waiter, start):
-    """None if an allocation was there to fail."""
+    """Take the messages while one allocation fails; return None if it did."""
     memory = pytest.importorskip("_testcapi", reason="needs _testcapi")
     try:
         memory.set_nomemory(start, start + 1)
@@ -356,7 +357,7 @@ def test_a_waiter_that_runs_out_of_memory():
 
 
 def test_a_token_that_is_expected_needs_no_memory():
-    """More of them than there was room for at first."""
+    """This holds even for more tokens than there was room for at first."""
     memory = pytest.importorskip("_testcapi", reason="needs _testcapi")
     waiter, posts = _C.Waiter(), []
     for token in range(1000, 1100):
