@@ -44,8 +44,9 @@ ps_emulation_hide(struct ps_runtime *runtime, struct ps_runtime *previous);
  * and events.  May block. */
 void ps_emulation_leave(struct ps_runtime *runtime);
 
-/* End the default streams that the calling thread has in emulations that were
- * left: such a stream would prevent the reuse of its emulation.  May block. */
+/* For each emulation that was left: end the default streams that the calling
+ * thread has there, which would prevent the reuse of the emulation.  May
+ * block. */
 void ps_emulations_leave_thread(void);
 
 #endif

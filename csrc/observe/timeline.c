@@ -377,7 +377,7 @@ add_stream_locked(struct ps_timeline *timeline,
     return &timeline->streams[index];
 }
 
-/* Add the stream to the current log.  Returns false if no log records or
+/* Add the stream to the current log.  Returns false if no log is active or
  * memory is short. */
 static bool
 add_stream(const struct ps_actor_name *name)
@@ -405,7 +405,7 @@ add_stream(const struct ps_actor_name *name)
 
 /* Lock the mutex, and return the current log; *stream becomes the stream,
  * which is added to the log if necessary.  Returns NULL, with the mutex
- * unlocked, if no log records or memory is short. */
+ * unlocked, if no log is active or memory is short. */
 static struct ps_timeline *
 lock_with(const struct ps_actor_name *name, struct stream **stream)
 {

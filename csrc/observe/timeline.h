@@ -138,7 +138,7 @@ bool ps_timeline_stream(const struct ps_timeline *timeline, uint32_t index,
                         struct ps_actor_name *name);
 
 /* Add a slice of this kind to the current log.  stream: the slice's stream, or
- * NULL.  Returns NULL if no log records, the stream is being captured, the
+ * NULL.  Returns NULL if no log is active, the stream is being captured, the
  * call is the library's own, or memory is short.  The caller fills in the
  * slice, and then calls ps_slice_publish or ps_slice_drop. */
 struct ps_slice *ps_timeline_add(const struct ps_actor_name *stream,
@@ -199,14 +199,15 @@ void ps_slice_drop(struct ps_slice *slice);
 void ps_timeline_record(const struct ps_actor_name *stream, ps_handle event);
 void ps_timeline_wait(const struct ps_actor_name *stream, ps_handle event);
 
-/* Add the stream to the log, so that activity reports of other libraries' work
- * on it are recognized. */
+/* Add the stream to the log.  Then activity reports of work that other
+ * libraries queue on the stream are recognized. */
 void ps_timeline_know(const struct ps_actor_name *stream);
 
-/* Return the value of ps_slice.source for a thread's wait for the stream's
- * work so far, or for the event's latest record.  For a wait for a device
- * there is no such function: its slice has the stream PS_TIMELINE_MEMORY, and
- * ps_timeline_resolve sets its source. */
+/* Return the value of ps_slice.source for a wait of a thread.
+ * ps_timeline_latest: a wait for all work of the stream so far.
+ * ps_timeline_recorded: a wait for the event's latest record.  A wait for a
+ * device needs no such function: the slice of the wait has the stream
+ * PS_TIMELINE_MEMORY, and ps_timeline_resolve sets its source. */
 uint64_t ps_timeline_latest(const struct ps_actor_name *stream);
 uint64_t ps_timeline_recorded(int runtime, ps_handle event);
 

@@ -1,5 +1,6 @@
-/* The type `device`, whose objects are an immutable device type and index.
- * Also the names of device types, and how arguments name devices. */
+/* The type `device`.  Its objects hold a device type and an index, and cannot
+ * be changed.  Also the names of device types, and how arguments name devices.
+ */
 #include "device.h"
 
 #include <limits.h>

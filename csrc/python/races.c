@@ -335,9 +335,9 @@ block_ends(struct ps_block *block)
     free(streams);
 }
 
-/* Returns a new reference to the Buffer whose memory the object views, as a
- * memoryview or a NumPy array may do; to the object itself if it is a Buffer.
- * Returns NULL without an exception if it is neither. */
+/* If the object is a Buffer, returns a new reference to it.  If it is a view
+ * of a Buffer's memory, such as a memoryview or a NumPy array, returns a new
+ * reference to that Buffer.  Otherwise returns NULL without an exception. */
 static PyObject *
 viewed_buffer(PyObject *object)
 {

@@ -966,7 +966,7 @@ timeline_span_end(PyObject *Py_UNUSED(module), PyObject *capsule)
 
 /* ---- Awaits: waits during which the thread runs other code ---- */
 
-/* Returns the number of the current log; 0 if no log records. */
+/* Returns the number of the current log; 0 if no log is active. */
 static uintptr_t
 number_of_log(void)
 {

@@ -214,8 +214,9 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
             /* A signal handler or a schedule ended the wait, but the copy is
              * still pending. */
             if (!own) {
-                /* The blocks belong to two backends, so the stream can keep
-                 * only one of them alive.  Keep both for ever. */
+                /* The blocks belong to two backends, and a use by the stream
+                 * keeps only a block of its own backend.  So take references
+                 * to both that are never dropped. */
                 ps_block_ref(to->block);
                 ps_block_ref(from->block);
             }

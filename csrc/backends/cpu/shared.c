@@ -344,9 +344,10 @@ remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
     return PS_SUCCESS;
 }
 
-/* Adopt a record: make the record that the word describes the event's latest
- * record in this process.  Returns WORD_CHANGED if the word in the page has
- * changed meanwhile; also PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+/* Adopt the record of another process that the word describes: it becomes the
+ * event's latest record in this process.  Returns WORD_CHANGED if the word in
+ * the page has changed meanwhile.  Other statuses: PS_ERROR_OUT_OF_MEMORY,
+ * PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)
 {

@@ -905,8 +905,8 @@ struct ps_backend {
     /* ---- Optional: memory, further -------------------------------------- */
 
     /* Queue a fill of nbytes (> 0) of device or pinned memory with a value of
-     * 2 or 4 bytes, in the host's byte order.  The address and nbytes are
-     * multiples of its size.  May block. */
+     * `size` bytes, 2 or 4, in the host's byte order.  The address and nbytes
+     * are multiples of `size`.  May block. */
     ps_status (*memory_fill_items)(const struct ps_backend *backend,
                                    int device, ps_handle stream,
                                    void *destination, uint32_t value,
