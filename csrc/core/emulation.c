@@ -78,16 +78,6 @@ is_clean(struct ps_device *device)
            device->memory.blocks.current == 0;
 }
 
-/* Make a device that is_clean as it was at first.  Threads of earlier programs
- * may still use its default streams, so these remain as they are. */
-static void
-reset_device(struct ps_device *device)
-{
-    ps_device_take_failure(device);
-    ps_memory_stats_reset_peak(device);
-    ps_memory_stats_reset_totals(device);
-}
-
 static bool
 has_no_blocks(struct ps_memory_pool *pool)
 {
@@ -139,18 +129,24 @@ ps_emulation_reuse(struct ps_runtime *runtime)
         drain_device(&runtime->devices[i]);
         clean = is_clean(&runtime->devices[i]);
     }
-    for (int i = 0; i < runtime->room && clean; i++) {
-        reset_device(&runtime->devices[i]);
-    }
-    if (clean) {
-        ps_pinned_stats_reset_peak(runtime);
-        ps_pinned_stats_reset_totals(runtime);
-        atomic_store(&runtime->used, 0);
-    }
-    else {
+    if (!clean) {
         atomic_store(&runtime->entered, false);
     }
     return clean;
+}
+
+void
+ps_emulation_reset(struct ps_runtime *runtime)
+{
+    for (int i = 0; i < runtime->room; i++) {
+        struct ps_device *device = &runtime->devices[i];
+        ps_device_take_failure(device);
+        ps_memory_stats_reset_peak(device);
+        ps_memory_stats_reset_totals(device);
+    }
+    ps_pinned_stats_reset_peak(runtime);
+    ps_pinned_stats_reset_totals(runtime);
+    atomic_store(&runtime->used, 0);
 }
 
 void

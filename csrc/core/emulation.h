@@ -28,11 +28,17 @@ ps_status ps_emulation_create(const struct ps_backend *backend,
 
 /* Enter an emulation again that was left.  Returns false, without entering it,
  * if core still has objects of the emulation.  After success, the caller must
- * also check that the backend has no objects. */
+ * also check that the backend has no objects, and then call
+ * ps_emulation_reset. */
 bool ps_emulation_reuse(struct ps_runtime *runtime);
 
-/* Unhide the emulation, with only its first `devices` devices, in their
- * initial state.  Hide the runtime `previous` instead; it may be NULL. */
+/* Set an emulation without objects to its initial state.  The default streams
+ * remain as they are, because threads of earlier programs may still use
+ * them. */
+void ps_emulation_reset(struct ps_runtime *runtime);
+
+/* Unhide the emulation, with only its first `devices` devices.  Hide the
+ * runtime `previous` instead; it may be NULL. */
 void ps_emulation_show(struct ps_runtime *runtime, int devices,
                        struct ps_runtime *previous);
 

@@ -193,7 +193,7 @@ struct actor {
     uint64_t learned;
     unsigned capture; /* the capture that it belongs to, or 0 */
     /* Whether the host knew that all of its work was done when it was last
-     * queried; NOT_QUERIED after a later operation or wait. */
+     * queried; NOT_QUERIED if it has a later operation. */
     enum knowledge { NOT_QUERIED, UNKNOWN, KNOWN } known;
     size_t entries; /* the number of entries that are kept for its accesses */
 };
@@ -1235,19 +1235,18 @@ find_moment(int index, const struct ps_actor_name *stream,
 }
 
 void
-ps_races_synchronize_stream(const struct ps_actor_name *stream)
+ps_races_synchronize_stream(const struct ps_actor_name *stream, bool queried)
 {
     struct ps_moment now, *callable;
     if (enter_in(&callable)) {
         int index = actor_of(stream);
-        enum knowledge known = index >= 0 ? actors[index].known : UNKNOWN;
-        /* While a schedule keeps notes, a wait begins without a query. */
-        if (known == NOT_QUERIED) {
+        enum knowledge known = NOT_QUERIED;
+        if (index >= 0 && queried) {
+            known = actors[index].known;
+        }
+        if (index >= 0 && known == NOT_QUERIED) {
             known = find_moment(index, stream, callable, &now);
             clock_unref(now.clock);
-        }
-        if (index >= 0) {
-            actors[index].known = NOT_QUERIED;
         }
         unlock();
         hooks->waited("synchronize", known != KNOWN);

@@ -128,10 +128,12 @@ void ps_races_waited(const struct ps_moment *moment);
 /* ps_races_synchronize: the host is about to wait for the moment.
  * ps_races_synchronize_stream: the host is about to wait for the stream, or
  * has found by a query that it need not wait.  This wait counts as useful,
- * unless the host knew already that the stream's work was done: before that
- * query, or now if the stream's latest operation was not queried. */
+ * unless the host knew already that the stream's work was done.  queried:
+ * whether the wait has begun with a query, so that the host's knowledge before
+ * that query counts. */
 void ps_races_synchronize(const struct ps_moment *moment);
-void ps_races_synchronize_stream(const struct ps_actor_name *stream);
+void
+ps_races_synchronize_stream(const struct ps_actor_name *stream, bool queried);
 
 /* The host has learnt, by a query or a wait, that the moment has been
  * reached. */

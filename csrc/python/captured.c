@@ -146,7 +146,7 @@ bool
 calls_any(struct calls *calls)
 {
     jobs_lock();
-    bool any = calls != NULL && calls->count > 0;
+    bool any = calls != NULL && calls->count + calls->adding > 0;
     jobs_unlock();
     return any;
 }
@@ -285,8 +285,9 @@ capture_job(struct job *job)
     struct captured *captured = PyMem_Calloc(1, sizeof(*captured));
     if (captured == NULL) {
         PyErr_NoMemory();
+        goto failed;
     }
-    if (captured == NULL || settle(job) < 0) {
+    if (settle(job) < 0) {
         goto failed;
     }
     struct calls *calls = begin_adding(stream);

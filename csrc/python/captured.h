@@ -31,7 +31,7 @@ void calls_end(struct calls *calls);
 /* Returns the number that calls_begin was given, also after the capture has
  * ended. */
 uint64_t calls_number(const struct calls *calls);
-/* Returns whether any callable was captured. */
+/* Returns whether any callable was captured, or may still be. */
 bool calls_any(struct calls *calls);
 
 /* Capture the job: each launch of the graph will run its callable.  The job's

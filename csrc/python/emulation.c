@@ -14,12 +14,12 @@
 
 /* The emulations that are entered, in this order, each with what its end puts
  * back: the runtime that it hides, and the default device type. */
-static struct entered {
+static struct entry {
     struct ps_runtime *runtime;
     struct ps_runtime *previous;
     int type;
-} entered[PS_MAX_RUNTIMES];
-static int entered_count;
+} entries[PS_MAX_RUNTIMES];
+static int entry_count;
 
 static struct ps_runtime *
 make_emulation(uint64_t memory)
@@ -56,6 +56,7 @@ find_emulation(uint64_t memory)
             continue;
         }
         if (ps_cpu_renew(runtime->registered, memory)) {
+            ps_emulation_reset(runtime);
             return runtime;
         }
         atomic_store(&runtime->entered, false);
@@ -72,8 +73,8 @@ enter(struct ps_runtime *runtime, int devices)
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
     struct ps_runtime *previous = ps_runtime_find(PS_DEVICE_CUDA);
     ps_emulation_show(runtime, devices, previous);
-    entered[entered_count++] =
-        (struct entered){runtime, previous, replace_default_type(-1)};
+    entries[entry_count++] =
+        (struct entry){runtime, previous, replace_default_type(-1)};
     Py_END_CRITICAL_SECTION();
 }
 
@@ -86,23 +87,23 @@ leave(int index, bool *latest)
 {
     struct ps_runtime *runtime = NULL;
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
-    int i = entered_count;
-    while (--i >= 0 && entered[i].runtime->index != index) {
+    int i = entry_count;
+    while (--i >= 0 && entries[i].runtime->index != index) {
     }
-    *latest = i == entered_count - 1;
+    *latest = i == entry_count - 1;
     if (i >= 0) {
-        struct entered left = entered[i];
+        struct entry left = entries[i];
         runtime = left.runtime;
-        entered_count--;
+        entry_count--;
         if (*latest) {
             ps_emulation_hide(runtime, left.previous);
             replace_default_type(left.type);
         }
         else {
-            memmove(&entered[i], &entered[i + 1],
-                    (size_t)(entered_count - i) * sizeof(*entered));
-            entered[i].previous = left.previous;
-            entered[i].type = left.type;
+            memmove(&entries[i], &entries[i + 1],
+                    (size_t)(entry_count - i) * sizeof(*entries));
+            entries[i].previous = left.previous;
+            entries[i].type = left.type;
         }
     }
     Py_END_CRITICAL_SECTION();

@@ -187,7 +187,7 @@ empty_host_cache(PyObject *Py_UNUSED(module), PyObject *args)
 static int
 limit_argument(const char *function, PyObject *argument, uint64_t *nbytes)
 {
-    ps_handle value;
+    ps_handle value = 0;
     PyObject *number = PyIndex_Check(argument) ? PyNumber_Index(argument)
                                                : Py_NewRef(argument);
     if (number == NULL) {

@@ -258,7 +258,8 @@ races_trace(enum ps_trace_kind kind, struct ps_device *device,
         return;
     }
     if (kind == PS_TRACE_STREAM_SYNCHRONIZATION) {
-        ps_races_synchronize_stream(&name);
+        /* While a schedule keeps notes, a wait begins without a query. */
+        ps_races_synchronize_stream(&name, !ps_cpu_schedules.is_noted());
         return;
     }
     struct ps_moment *moment =

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INVALIDATED, _UNJOINED, _ISOLATION = 901, 904, 905
+_OF_CAPTURES = range(900, 909)
 # What to do after a call was refused, by its status.
 _ADVICE = {
     900: "Make such a call before a capture or after it.",
@@ -146,12 +147,16 @@ def refused(
         for number, capture in _captures.copy().items()
         if number[0] == device_type
     }
+    own = {
+        number: capture
+        for number, capture in found.items()
+        if stream in capture[0] or source in capture[0]
+    }
     if status == _INVALIDATED:
-        return "".join(
-            _causes(capture)
-            for capture in found.values()
-            if stream in capture[0] or source in capture[0]
-        )
+        return "".join(map(_causes, own.values()))
+    if status not in _OF_CAPTURES:
+        # A wait that failed for another reason: a join that is missing.
+        found = own
     place = _place()
     call = operation
     if stream is not None:

@@ -213,6 +213,7 @@ def _at_exit() -> None:
 
     At their own end, when the interpreter is finalized, hooks cannot run.
     """
+    gc.unfreeze()  # get_objects() leaves frozen ones out
     for found in gc.get_objects():
         # Not isinstance(), which asks a proxy for its __class__.
         if issubclass(type(found), _C.Graph):

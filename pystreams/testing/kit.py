@@ -70,7 +70,7 @@ class emulated_cuda(ContextDecorator):
             raise TypeError(
                 "emulated_cuda() cannot decorate a generator function, whose "
                 "body runs after the call; write `with emulated_cuda():` in "
-                f"{func.__qualname__}()"
+                f"{getattr(func, '__qualname__', repr(func))}"
             )
         if not iscoroutinefunction(func):
             return super().__call__(func)

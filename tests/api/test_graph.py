@@ -804,11 +804,11 @@ def test_it_says_which_call_of_any_stream_may_have(two_captures):
     from pystreams.cuda import _captures
 
     def work():
-        _captures.refused(9, "Event.query", "not permitted", 1)  # first
+        _captures.refused(9, "Event.query", "not permitted", 900)  # first
         _captures.refused(
             9, "wait", "late", 905, ("toy:0", 1, None), ("toy:0", 3, None)
         )
-        _captures.refused(8, "Stream.query", "elsewhere", 1)
+        _captures.refused(8, "Stream.query", "elsewhere", 900)
 
     work()
     for capture in two_captures:
@@ -877,7 +877,7 @@ def test_a_fault_of_the_explanation_is_reported(
 def test_it_says_that_no_call_of_ours_failed(two_captures):
     from pystreams.cuda import _captures
 
-    _captures.refused(8, "Stream.query", "elsewhere", 1)
+    _captures.refused(8, "Stream.query", "elsewhere", 900)
     text = _captures.ended(two_captures[0], 901)
     assert "No call of this package failed" in text
     assert _captures.ended(two_captures[0], 901) == ""

@@ -69,6 +69,24 @@ def test_waits_under_all_schedules(engine):
     assert all(lines == [5] for lines in seen), seen
 
 
+def test_a_wait_after_a_query_under_all_schedules(engine):
+    seen = []
+
+    def fn():
+        two = Two(engine)
+        with races.redundant() as found:
+            two.work()
+            while not two.a.query():
+                pass
+            two.a.synchronize()
+        seen.append(listed(found))
+
+    fn()
+    schedules.explore(fn, strategy="all")
+    assert len(seen) > 1
+    assert all(names == [("synchronize", 1)] for names in seen), seen
+
+
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_wait_that_is_needed(two, wait):
     with races.redundant() as found:

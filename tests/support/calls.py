@@ -1330,6 +1330,7 @@ OTHERS = {
     "races.RaceError": "what calls raise",
     "cuda.export_graph_data": "open() itself raises RuntimeError",
     "FutureBase": "what submit() returns is of a type derived of it",
+    "Graph.__del__": "reports what its hooks raise; test_graph_hooks.py",
     "Graph._use_hooks": "hooks stay; test_graph_hooks.py",
     "register_backend": "a backend stays; test_register.py",
     "register_backends": "does nothing after the import",
