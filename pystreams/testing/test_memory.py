@@ -144,7 +144,7 @@ def test_fill(device: Device) -> None:
 @contract(
     "memory_fill_items",
     "Queue a fill of nbytes (> 0) of device or pinned memory with a value of "
-    "2 or 4 bytes, in the host's byte order.",
+    "`size` bytes, 2 or 4, in the host's byte order.",
 )
 @pytest.mark.parametrize("value", [b"\1\2", b"\1\2\3\4"])
 def test_fill_items(device: Device, busy: Busy, value: bytes) -> None:
