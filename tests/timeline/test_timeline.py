@@ -317,10 +317,10 @@ def test_an_await_that_is_cancelled(two):
 
     async def main():
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(await_work(two.a), 0.01)
+            await asyncio.wait_for(await_work(two.a), 0.1)
 
     with timeline.record() as t:
-        future = two.a.submit(time.sleep, 0.1)
+        future = two.a.submit(time.sleep, 0.3)
         asyncio.run(main())
         (row,) = of_kind(t, "synchronize")
         future.result(LONG)
