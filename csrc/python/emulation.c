@@ -157,11 +157,11 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyObject *
-emulation_leave(PyObject *Py_UNUSED(module), PyObject *args)
+emulation_leave(PyObject *Py_UNUSED(module), PyObject *number)
 {
-    int index;
     bool latest;
-    if (!PyArg_ParseTuple(args, "i:emulation_leave", &index)) {
+    int index = (int)PyLong_AsLong(number);
+    if (index == -1 && PyErr_Occurred()) {
         return NULL;
     }
     struct ps_runtime *runtime = leave(index, &latest);
@@ -192,7 +192,9 @@ PyMethodDef emulation_functions[] = {
              "Have the CPU engine stand in for so many CUDA devices, each "
              "with so many bytes.\n\n"
              "Return the argument of emulation_leave."),
-    FUNCTION("emulation_leave", emulation_leave, METH_VARARGS, "emulation, /",
+    /* METH_O, so that a call allocates no tuple: if memory is short, the end
+     * must not fail before it has begun. */
+    FUNCTION("emulation_leave", emulation_leave, METH_O, "emulation, /",
              "Put back what emulation_enter replaced.\n\n"
              "Raise RuntimeError, after this, if a later emulation is still "
              "entered."),
