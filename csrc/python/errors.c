@@ -168,10 +168,10 @@ struct awaited {
     ps_handle source;
 };
 
-/* Returns whether pystreams.cuda._captures is told of a call that failed with
- * this status while work was being captured: whether the call may have
- * invalidated a capture, or failed because one is invalid.  A wait that failed
- * for any other reason may have, too, since a capture then lacks a join.
+/* Returns whether to pass a call that failed with this status during a capture
+ * to pystreams.cuda._captures.  That is so if the call may have invalidated a
+ * capture, or if it failed because one is invalid; and for each wait, because
+ * a capture may lack a join if the wait failed for another reason.
  * stream: the stream of the call, or NULL.  awaited: NULL unless the call is a
  * wait. */
 static bool
