@@ -1,6 +1,7 @@
 """GPUs that a process does not use stay untouched, the current device stays
 current, and CUDA_VISIBLE_DEVICES hides what it should."""
 
+import ctypes
 import multiprocessing
 import uuid
 
@@ -272,3 +273,43 @@ def test_copies_between_gpus_arrive(two_gpus):
             copy = two_gpus.empty(nbytes, target).copy_(block)
             assert copy.tobytes() == bytes([source + 1]) * nbytes
             assert two_gpus.current_device() == 0
+
+
+class Location(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+def pool_access(block, peer):
+    """The access that a device has to the pool of a block, as the driver
+    counts it: 0 for none, 3 for reading and writing."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    context, pool, flags = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+    index = block.device.index
+    calls = (
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), index),
+        driver.cuCtxSetCurrent(context),
+        driver.cuPointerGetAttribute(
+            ctypes.byref(pool),
+            17,  # CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
+            ctypes.c_uint64(block.data_ptr()),
+        ),
+        driver.cuMemPoolGetAccess(
+            ctypes.byref(flags),
+            pool,
+            ctypes.byref(Location(1, peer)),  # CU_MEM_LOCATION_TYPE_DEVICE
+        ),
+        driver.cuDevicePrimaryCtxRelease(index),
+    )
+    assert calls == (0, 0, 0, 0, 0)
+    return flags.value
+
+
+def test_the_driver_knows_who_has_access(two_gpus):
+    """A copy gives access, unless the program has denied it."""
+    if not api.can_device_access_peer(0, 1):
+        pytest.skip("the devices do not reach each other's memory")
+    source, target = (two_gpus.filled(0, 64, index) for index in (0, 1))
+    for enabled in (True, False, True):
+        api.set_peer_access(1, 0, enabled)
+        target.copy_(source)
+        assert pool_access(source, 1) == (3 if enabled else 0)

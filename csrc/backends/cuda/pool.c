@@ -5,6 +5,7 @@
  * returns its memory to the driver at every synchronization. */
 #include "pool.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "driver.h"
@@ -70,6 +71,10 @@ cuda_pool_idle(int device, uint64_t *nbytes)
  * mask of those to which the program has denied the access. */
 static _Atomic uint64_t opened[CUDA_DEVICES], denied[CUDA_DEVICES];
 
+/* Held while an access and its bits change: otherwise a copy that found the
+ * access not denied could give it after another thread has taken it away. */
+static pthread_mutex_t access_mutex = PTHREAD_MUTEX_INITIALIZER;
+
 static cudaError_t
 pool_set_access(int device, int peer, enum cudaMemAccessFlags flags)
 {
@@ -91,8 +96,9 @@ pool_set_access(int device, int peer, enum cudaMemAccessFlags flags)
                                 : error;
 }
 
-cudaError_t
-cuda_pool_open(int device, int peer)
+/* Give the peer access.  Called with the mutex. */
+static cudaError_t
+open_locked(int device, int peer)
 {
     uint64_t bit = UINT64_C(1) << peer;
 
@@ -111,29 +117,44 @@ cuda_pool_open(int device, int peer)
 }
 
 cudaError_t
+cuda_pool_open(int device, int peer)
+{
+    uint64_t bit = UINT64_C(1) << peer;
+    cudaError_t error = cudaSuccess;
+
+    /* A bit of `opened` is removed when the access is denied. */
+    if (!(atomic_load(&opened[device]) & bit)) {
+        pthread_mutex_lock(&access_mutex);
+        error = open_locked(device, peer);
+        pthread_mutex_unlock(&access_mutex);
+    }
+    return error;
+}
+
+cudaError_t
 cuda_pool_close(int device, int peer)
 {
     uint64_t bit = UINT64_C(1) << peer;
-    /* Set the bit first, so that from here on copies of other threads do not
-     * give the access again. */
-    uint64_t before = atomic_fetch_or(&denied[device], bit);
+
+    pthread_mutex_lock(&access_mutex);
     cudaError_t error =
         pool_set_access(device, peer, cudaMemAccessFlagsProtNone);
-
     if (error == cudaSuccess) {
+        atomic_fetch_or(&denied[device], bit);
         atomic_fetch_and(&opened[device], ~bit);
     }
-    else if (!(before & bit)) {
-        atomic_fetch_and(&denied[device], ~bit);
-    }
+    pthread_mutex_unlock(&access_mutex);
     return error;
 }
 
 cudaError_t
 cuda_pool_permit(int device, int peer)
 {
+    pthread_mutex_lock(&access_mutex);
     atomic_fetch_and(&denied[device], ~(UINT64_C(1) << peer));
-    return cuda_pool_open(device, peer);
+    cudaError_t error = open_locked(device, peer);
+    pthread_mutex_unlock(&access_mutex);
+    return error;
 }
 
 bool
