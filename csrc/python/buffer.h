@@ -25,8 +25,8 @@ struct span {
     struct ps_block *block;
     char *data;
     Py_ssize_t nbytes;
-    /* Whether another library owns the memory.  That library does not know of
-     * the work that this library queues. */
+    /* Whether another library owns the memory.  If so, that library does not
+     * know of the work that this library queues. */
     bool foreign;
 };
 
@@ -59,13 +59,13 @@ PyObject *buffer_new(void);
 void buffer_open(PyObject *buffer, const struct span *span);
 
 enum memory_kind {
-    MEMORY_ORDERED, /* device memory, in the order of a stream */
+    MEMORY_ORDERED, /* device memory that is allocated in a stream's order */
     MEMORY_PINNED,
     MEMORY_INTERPROCESS,
 };
 
-/* Allocate memory of the device.  The stream is used only for MEMORY_ORDERED.
- * On failure, returns -1 with an exception. */
+/* Allocate memory of this kind for the device.  The stream is used only for
+ * MEMORY_ORDERED.  On failure, returns -1 with an exception. */
 int
 span_create(enum memory_kind kind, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);

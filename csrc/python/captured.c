@@ -1,7 +1,8 @@
 /* Callables in captured graphs.  A callable that is submitted during a capture
- * becomes a template, and a gate is captured for it.  Each launch of the graph
- * makes a job from each template.  The job waits in the template's list until
- * its launch has reached the gate:
+ * becomes a template.  A gate is captured in its place: an operation at which
+ * the stream of a launch waits until the gate is opened.  Each launch of the
+ * graph makes a job from each template.  The job waits in the template's list
+ * until its launch has reached the gate:
  *
  *    launch --> template's list --gate is reached--> queue --> as in submit.c
  *
@@ -21,8 +22,8 @@
 struct captured {
     struct captured *next;
     struct calls *calls;
-    /* The job that Stream.submit has made, from which the jobs of launches are
-     * copied.  Its stream was removed, because a graph keeps no stream
+    /* The job that Stream.submit has made.  The jobs of the launches are
+     * copies of it.  It has no stream, because a graph keeps no stream
      * alive. */
     struct job *job;
     struct ps_device *device;
@@ -31,8 +32,8 @@ struct captured {
      * number of jobs of all templates of that stream. */
     struct captured *row;
     unsigned jobs;
-    /* The jobs of those launches that have not reached this template's gate,
-     * in order. */
+    /* The jobs of the launches that have not reached this template's gate yet,
+     * in the order of the launches. */
     struct job *first;
     struct job **tail;
 };
@@ -40,15 +41,17 @@ struct captured {
 struct calls {
     atomic_uint refs;
     struct ps_runtime *runtime;
-    /* The capture's number while it is in progress, else 0. */
+    /* number: the capture's number.  capturing: the same number while the
+     * capture is in progress, otherwise 0. */
     uint64_t capturing;
     uint64_t number;
-    struct calls *neighbour; /* the next in `capturing` */
+    struct calls *neighbour; /* the next in the static list `capturing` */
     struct captured *first;
     struct captured **tail;
     size_t count;
-    /* The number of calls of capture_job that may still add a template.  They
-     * may outlast the capture if another thread ends it. */
+    /* The number of calls of capture_job that may still add a template.  Such
+     * a call may still be running after another thread has ended the
+     * capture. */
     unsigned adding;
 };
 
@@ -159,8 +162,8 @@ calls_number(const struct calls *calls)
 
 /* ---- Captures ---- */
 
-/* Called when a launch has reached the gate of a template; a
- * ps_launched_gate_function. */
+/* The ps_launched_gate_function of the captured gates.  Called when a launch
+ * has reached the gate of a template. */
 static void
 reached(void *argument, ps_handle gate, ps_status status)
 {
@@ -307,7 +310,8 @@ capture_job(struct job *job)
         job->stream = NULL;
         job->row = NULL;
         end_adding(calls, captured);
-        /* Another thread may have dropped the graph, and freed the job. */
+        /* Do not access the job any more: another thread may have dropped the
+         * graph, which frees the job. */
         stream_release(stream);
         return 0;
     }
@@ -412,8 +416,8 @@ replay_create(struct calls *calls)
     struct captured *captured = NULL;
     if (calls != NULL) {
         jobs_lock();
-        /* While callables may still be added, the launch must be refused:
-         * UINT64_MAX is the capture number of no graph. */
+        /* While callables may still be added, the launch must be refused.  The
+         * number UINT64_MAX has this effect, because no capture has it. */
         bool complete = calls->capturing == 0 && calls->adding == 0;
         number = complete ? calls->number : UINT64_MAX;
         count = complete ? calls->count : 0;
@@ -485,8 +489,8 @@ captured_launching(const struct ps_actor_name *stream)
 
 /* ---- Failures ---- */
 
-/* An exception of a captured callable that no wait has raised yet.  Only the
- * first one of each stream is kept for a wait; later ones are reported at
+/* An exception of a captured callable that no wait has raised yet.  For each
+ * stream only the first such exception is kept.  Later ones are reported at
  * once. */
 struct failure {
     struct failure *next;
@@ -554,8 +558,8 @@ concerns(const struct failure *failure, const struct work *work)
                : work->event == NULL && work->device == stream->device;
 }
 
-/* Remove and return the oldest exception that concerns the work (NULL: any
- * work).  Returns NULL if there is none. */
+/* Remove and return the oldest exception that concerns the work.  If `work` is
+ * NULL, every exception does.  Returns NULL if there is none. */
 static PyObject *
 take_failure(const struct work *work)
 {

@@ -1,4 +1,4 @@
-/* Callables that were submitted to a stream during a capture: each launch of
+/* Callables that were submitted to a stream during a capture.  Each launch of
  * the graph runs them. */
 #ifndef PYSTREAMS_PYTHON_CAPTURED_H
 #define PYSTREAMS_PYTHON_CAPTURED_H
@@ -18,7 +18,7 @@ struct calls;
 /* Create the list of callables of a capture that is about to begin, with one
  * reference.  On failure, returns NULL with an exception. */
 struct calls *calls_create(struct ps_runtime *runtime);
-/* Accept NULL. */
+/* These three functions accept NULL. */
 struct calls *calls_ref(struct calls *calls);
 void calls_unref(struct calls *calls);
 int calls_traverse(const struct calls *calls, visitproc visit, void *argument);
@@ -31,7 +31,7 @@ void calls_end(struct calls *calls);
 /* Returns the number that calls_begin was given, also after the capture has
  * ended. */
 uint64_t calls_number(const struct calls *calls);
-/* Returns whether any callable was captured, or may still be. */
+/* Returns whether any callable was captured, or may still be captured. */
 bool calls_any(struct calls *calls);
 
 /* Capture the job: each launch of the graph will run its callable.  The job's
@@ -41,8 +41,9 @@ bool calls_any(struct calls *calls);
 int capture_job(struct job *job);
 void captured_unref(struct captured *captured);
 
-/* As ps_graph_launch, with callables: the launch also runs those in `calls`,
- * which may be NULL.  Called with the GIL held, and releases it meanwhile. */
+/* Do what ps_graph_launch does.  The launch also runs the callables in
+ * `calls`, which may be NULL.  Called with the GIL held; releases it while it
+ * launches the graph. */
 ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
                        struct ps_stream **full);
 
@@ -57,8 +58,8 @@ void captured_launching(const struct ps_actor_name *stream);
 
 /* Called when a callable of a launch has raised the exception.  Stores the
  * exception, and the next wait for the launch's stream or device raises it.
- * If an earlier exception of this stream is still stored, only reports this
- * one. */
+ * If an earlier exception of this stream is still stored, the new one is not
+ * stored, but reported at once. */
 void captured_failed(const struct job *job, PyObject *exception);
 
 extern atomic_int captured_failures;

@@ -10,9 +10,9 @@
  * streams.
  *
  * A context whose variable has no value uses the thread's streams.  So does a
- * context whose value was set on another thread, as when a new thread runs a
- * copy of its creator's context: every thread starts with the default
- * streams. */
+ * context whose value was set on another thread.  For example, a new thread
+ * may run a copy of its creator's context, but every thread starts with the
+ * default streams. */
 #include "current.h"
 
 #include "../core/emulation.h"
@@ -31,7 +31,8 @@ struct choice {
     struct ps_currents *currents;
     /* The number of the thread for which they were set. */
     uint64_t thread;
-    /* Only for a thread: its home context; NULL until that is known. */
+    /* The thread's home context, or NULL until that is known.  Always NULL in
+     * the choice of a context. */
     PyObject *home;
 };
 
@@ -83,7 +84,8 @@ choice_create(struct ps_currents *currents, uint64_t thread)
 }
 
 /* Returns whether the calling thread's Python thread state is being cleared.
- * Then its choice was destroyed, and must not be created again. */
+ * If so, the thread's choice has been destroyed, and must not be created
+ * again. */
 static bool
 has_ended(void)
 {
@@ -118,8 +120,8 @@ capsule_of(struct choice *choice)
     return capsule;
 }
 
-/* Returns the calling thread's choice, and creates it if there is none.  NULL
- * with an exception. */
+/* Returns the calling thread's choice, and creates it if there is none.  On
+ * failure, returns NULL with an exception. */
 static struct choice *
 thread_choice(void)
 {
@@ -174,8 +176,8 @@ find_choice(struct choice *thread)
     return choice != NULL && choice->thread == thread->thread ? choice : NULL;
 }
 
-/* Returns the choice of the running context, borrowed from it; NULL if it has
- * none.  `thread` is the choice of the calling thread. */
+/* Returns the choice of the running context, which owns it; NULL if the
+ * context has no choice.  `thread` is the choice of the calling thread. */
 static inline struct choice *
 context_choice(struct choice *thread)
 {
@@ -201,8 +203,9 @@ thread_stream(struct ps_device *device)
         WITHOUT_GIL(ps_thread_stream_recover(stream));
     }
     if (stream == NULL && has_ended()) {
-        /* Nothing would end a new stream any more, so use the device's default
-         * stream.  Its work comes after that of the thread's ended stream. */
+        /* A stream that is created now would never be ended.  So use the
+         * device's default stream, whose work comes after that of the thread's
+         * ended stream. */
         return ps_stream_ref(&device->default_stream);
     }
     if (stream != NULL || thread_choice() == NULL) {
@@ -253,9 +256,9 @@ current_stream_at(int type)
     return device != NULL ? resolve(named_current(device)) : NULL;
 }
 
-/* Returns 1 if the context is the one that threading.Thread has entered for
- * the calling thread, 0 if not; -1 with an exception.  From Python 3.14 on,
- * each thread runs in such a context. */
+/* Returns 1 if threading.Thread has entered the context for the calling
+ * thread, else 0.  On failure, returns -1 with an exception.  From Python 3.14
+ * on, each thread runs in such a context. */
 static int
 is_threads_own(PyObject *context)
 {
@@ -276,15 +279,16 @@ is_threads_own(PyObject *context)
 }
 
 /* Find out whether the running context is the thread's home context.  If so,
- * stores it in thread->home and returns 1.  Returns 0 if the thread has
- * entered the context later; -1 with an exception. */
+ * stores it in thread->home and returns 1.  If the thread has entered the
+ * context only later, returns 0.  On failure, returns -1 with an exception. */
 static int
 find_home(struct choice *thread)
 {
     PyThreadState *state = PyThreadState_Get();
     if (state->context == NULL) {
-        /* The thread has no context, so it has entered none.  Copying the
-         * current context creates one, which is the home. */
+        /* The thread has no context, so it has entered none.
+         * PyContext_CopyCurrent also creates the thread's context, which is
+         * then its home. */
         PyObject *copy = PyContext_CopyCurrent();
         if (copy == NULL) {
             return -1;
@@ -296,8 +300,8 @@ find_home(struct choice *thread)
     }
     else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
         /* A context cannot be entered twice, so this one was entered already.
-         * It is the home only if threading.Thread has entered it, not the
-         * program. */
+         * It is the thread's home only if threading.Thread, not the program,
+         * has entered it. */
         PyErr_Clear();
         int own = is_threads_own(state->context);
         if (own <= 0) {
@@ -331,8 +335,8 @@ renew_context_choice(struct choice *thread)
     return token != NULL ? choice : NULL;
 }
 
-/* Returns the choice that a change in the running context must modify; NULL
- * with an exception. */
+/* Returns the choice that must be modified when a current stream is changed in
+ * the running context; NULL with an exception. */
 static struct choice *
 choice_to_change(void)
 {
@@ -407,8 +411,8 @@ choice_to_leave(void)
     }
     struct choice *choice = choice_to_change();
     if (choice == NULL) {
-        /* Memory is short for a copy, so change the context's streams in
-         * place, although contexts that were copied from this one see the
+        /* There is no memory for a copy.  So change the context's streams in
+         * place, although contexts that were copied from this one will see the
          * change, too. */
         PyErr_Clear();
         choice = context_choice(thread);
@@ -427,8 +431,8 @@ leave_current_streams(struct ps_runtime *runtime)
     }
 }
 
-/* Returns whether the parent process created the open Stream, and this is a
- * forked child. */
+/* Returns whether this is a forked child, and a parent process created the
+ * Stream.  Returns false if the Stream is closed. */
 static bool
 is_forked(PyObject *stream)
 {
@@ -471,9 +475,10 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
                          "leaving a stream", status);
 }
 
-/* Returns a Stream of the class: for the device's current stream if `current`
- * is true, else for the device's first_current.  Returns NULL if the device is
- * NULL, which means that its parsing has raised an exception. */
+/* Returns a new Stream of this class: for the device's current stream if
+ * `current` is true, otherwise for its first_current.  Returns NULL if the
+ * device is NULL, because then the caller's attempt to get a device has raised
+ * an exception. */
 static PyObject *
 stream_at(struct ps_device *device, bool current, PyTypeObject *class)
 {

@@ -7,20 +7,21 @@
 
 #include "module.h"
 
-/* Returns the current streams of the calling thread or its task; NULL if none
- * was ever set: then the default streams are current.  The result is borrowed,
- * and valid until a stream is set. */
+/* Returns the current streams of the calling thread or its task.  Returns NULL
+ * if no stream was ever set; then the default streams are current.  The result
+ * is borrowed, and valid until a stream is set. */
 struct ps_currents *currents_in_use(void);
 
-/* current_stream_of returns a new reference to the device's current stream,
- * thread_stream to the calling thread's default stream.  NULL with an
- * exception. */
+/* current_stream_of returns a new reference to the device's current stream.
+ * thread_stream returns a new reference to the calling thread's default
+ * stream, and creates the stream if there is none.  On failure, they return
+ * NULL with an exception. */
 struct ps_stream *current_stream_of(struct ps_device *device);
 __attribute__((cold)) struct ps_stream *
 thread_stream(struct ps_device *device);
 
-/* Make the calling thread or its task leave the streams of the runtime that
- * were set. */
+/* For the calling thread or its task, make the first_current of each device of
+ * the runtime current again. */
 void leave_current_streams(struct ps_runtime *runtime);
 
 /* __enter__ and __exit__ of every type of Stream. */
@@ -33,8 +34,8 @@ struct ps_stream *current_stream_at(int type);
 
 /* Returns a new reference to the argument if it is a Stream.  Otherwise
  * returns a new Stream for the stream that the argument names; see
- * stream_named.  type: the device type that the stream must have; -1 for any.
- * NULL with an exception. */
+ * stream_named.  type: the device type that the stream must have, or -1 if it
+ * may have any.  On failure, returns NULL with an exception. */
 PyObject *as_stream_object(const char *function, int type, PyObject *argument);
 
 #endif

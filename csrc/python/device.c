@@ -164,8 +164,8 @@ refuse_attribute(const char *function, const char *parameter,
     return refuse_type(function, expected, name, value);
 }
 
-/* Get the type and index of an object such as torch.device.  Returns 1; 0 if
- * the object lacks one of them; -1 with an exception. */
+/* Get the type and index of an object such as torch.device.  Returns 1 on
+ * success, 0 if the object lacks one of the two, -1 with an exception. */
 static int
 typed_object(const char *function, const char *parameter, PyObject *object,
              struct device_name *name)
@@ -194,8 +194,8 @@ typed_object(const char *function, const char *parameter, PyObject *object,
     return found;
 }
 
-/* Get the index of an object such as cuda.device.  Returns 1; 0 if it has
- * none; -1 with an exception. */
+/* Get the index of an object such as cuda.device.  Returns 1 on success, 0 if
+ * the object has no index, -1 with an exception. */
 static int
 indexed_object(PyObject *object, int *index)
 {

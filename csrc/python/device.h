@@ -17,20 +17,23 @@ PyObject *device_new(int type, int index);
 const char *device_type_name(int type);
 
 /* Returns the device that a function's argument `device` names; NULL with an
- * exception.  `type` is the device type that an int or None means, and the
- * only type allowed.  If it is -1, any type is allowed, and an int or None
- * means the default type. */
+ * exception.  An int or None means a device of the type `type`, and devices of
+ * other types are refused.  If `type` is -1, devices of all types are
+ * accepted, and an int or None means a device of the default type. */
 struct ps_device *
 device_argument(const char *function, int type, PyObject *argument);
 
-/* As device_argument, but for a parameter of any name, and without using a
- * device.  Sets name->type and name->index, which is -1 if the argument means
- * the current device.  On failure, returns -1 with an exception. */
+/* Do what device_argument does for a parameter of any name, but only find out
+ * which device the argument means.  The device need not exist, and is not
+ * initialized.  Sets name->type and name->index.  The index becomes -1 if the
+ * argument means the current device.  On failure, returns -1 with an
+ * exception. */
 int device_name_argument(const char *function, const char *parameter, int type,
                          PyObject *argument, struct device_name *name);
 
-/* Returns the device of a type and an index; index -1 means the current
- * device.  `function` is for error messages.  NULL with an exception. */
+/* Returns the device with this type and index; NULL with an exception.  The
+ * index -1 means the current device of the type.  `function` is for error
+ * messages. */
 struct ps_device *device_at(const char *function, struct device_name name);
 
 /* Get the index of a device from an int.  On failure, returns -1 with an
@@ -38,10 +41,10 @@ struct ps_device *device_at(const char *function, struct device_name name);
 int index_argument(const char *function, const char *name, PyObject *argument,
                    int *index);
 
-/* Parse the arguments (type, device=None) of a function, with a format of
- * PyArg_ParseTuple.  The function's name for error messages is the third
- * argument if the format has a third item, else it is the name in the format.
- * Returns the device; NULL with an exception. */
+/* Parse the arguments (type, device=None) of a function.  `format` is a format
+ * of PyArg_ParseTuple that ends with the name of the function, for error
+ * messages.  If the format has a third item, the program may pass another name
+ * as the third argument.  Returns the device; NULL with an exception. */
 struct ps_device *parse_device(PyObject *args, const char *format);
 
 /* Make the device current.  Returns the index of the device that was current

@@ -118,8 +118,8 @@ DeviceContext_init(PyObject *self, PyObject *args, PyObject *kwargs)
     return fill(self, type, Py_NewRef(values[1]));
 }
 
-/* Returns the index of the CUDA device that an argument names; the argument is
- * not an int. */
+/* Returns the index of the CUDA device that the argument names, as a Python
+ * int.  The argument itself must not be an int. */
 static PyObject *
 index_of(PyObject *argument)
 {

@@ -58,9 +58,9 @@ struct dlpack_versioned {
     struct dlpack_tensor tensor;
 };
 
-/* DLPackExchangeAPI: a table of functions.  A type that offers one has it as
- * an attribute, in a capsule with the name below.  The functions return 0, or
- * -1 with an exception. */
+/* DLPackExchangeAPI: a table of functions.  A type that has such a table
+ * offers it as an attribute, in a capsule with the name DLPACK_EXCHANGE_NAME.
+ * The functions return 0, or -1 with an exception. */
 struct dlpack_exchange {
     uint32_t major;
     uint32_t minor;
@@ -89,14 +89,17 @@ struct dlpack_exchange {
 #define DLPACK_VERSIONED_NAME      "dltensor_versioned"
 #define DLPACK_VERSIONED_USED_NAME "used_dltensor_versioned"
 
-/* Returns 1 if the object has the attribute, 0 if not, -1 with an
- * exception. */
+/* Returns 1 if the object has the attribute, else 0.  On failure, returns -1
+ * with an exception. */
 int has_attribute(PyObject *object, PyObject *name);
 
-/* Make a span of a tensor.  The object is a capsule, or a producer: an object
- * that has __dlpack__, or whose type has an exchange table.  Returns 1 on
- * success; 0 if the object is neither; -1 with an exception.  host_device: as
- * in claim_hold; if it is NULL, a device that fits the tensor is chosen. */
+/* Make a span of a tensor's memory.  The object must be a capsule with a
+ * tensor, or a producer.  A producer has __dlpack__, or its type has an
+ * exchange table.  Device memory of a producer is made ready for the stream
+ * that handshake_stream returns for `stream`.  Returns 1 on success; 0 if the
+ * object is neither a capsule nor a producer; -1 with an exception.
+ * host_device: as in claim_hold.  If it is NULL, this function chooses a
+ * device that fits the tensor. */
 int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
 
@@ -112,8 +115,8 @@ int dlpack_extent(PyObject *object, const char **begin, Py_ssize_t *nbytes);
 int dlpack_place(const char *function, long type, long id,
                  struct ps_device **device);
 
-/* Compute the size of a tensor with these dimensions.  On failure, returns -1
- * with ValueError. */
+/* Compute the size in bytes of a tensor with the shape and the item type of
+ * this one.  On failure, returns -1 with ValueError. */
 int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
 
 /* Make a span of a tensor, and take over the tensor.  host_device: as in
@@ -122,8 +125,8 @@ int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
 int dlpack_versioned_hold(struct dlpack_versioned *tensor,
                           struct ps_device *host_device, struct span *span);
 
-/* Set the fields of a tensor that describe the span's memory and its items,
- * which are bytes.  On failure, returns -1 with BufferError. */
+/* Describe the span's memory in *tensor, with items of one byte.  The shape
+ * and the strides become NULL.  On failure, returns -1 with BufferError. */
 int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
 
 /* Wait for the work that is known to use the span's host memory.  Call this
@@ -131,8 +134,9 @@ int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
  * with an exception. */
 int dlpack_settle_host(struct span *span);
 
-/* Store that another library may queue work on this stream, and that this work
- * uses the span.  On failure, returns -1 with an exception. */
+/* Note that another library may queue work on this stream that uses the span.
+ * The memory is then not reused before such work is done.  Does nothing for an
+ * external stream.  On failure, returns -1 with an exception. */
 int dlpack_use(struct span *span, struct ps_stream *stream);
 
 /* Returns a new tensor for the span, with the device, item type and shape of

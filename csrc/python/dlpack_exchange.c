@@ -1,7 +1,7 @@
-/* `Buffer.__dlpack_c_exchange_api__`: DLPack's exchange table, with whose
- * functions other libraries exchange tensors without calling Python.  The
- * table orders no streams: the consumer must use the memory on the current
- * stream. */
+/* `Buffer.__dlpack_c_exchange_api__`: DLPack's exchange table.  Other
+ * libraries call the functions of this table to exchange tensors without
+ * running Python code.  The functions make no stream wait for another one, so
+ * the consumer must use the memory on the current stream. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -106,8 +106,8 @@ managed_to_object(struct dlpack_versioned *tensor, void **object)
 {
     struct span span;
     /* The tensor must still belong to the caller after a failure.  So allocate
-     * the Buffer first: the only step after this that can fail is
-     * dlpack_versioned_hold, which takes over no tensor if it fails. */
+     * the Buffer first.  After that, only dlpack_versioned_hold can fail, and
+     * if it fails, it does not take over the tensor. */
     PyObject *buffer = buffer_new();
     if (buffer == NULL) {
         return -1;
@@ -157,7 +157,7 @@ static int
 allocate_tensor(const struct dlpack_tensor *prototype,
                 struct dlpack_versioned **tensor)
 {
-    /* Copy these fields alone, because the caller need not have set the
+    /* Copy only these fields, because the caller need not have set the
      * others. */
     struct dlpack_tensor form = {
         .device_type = prototype->device_type,

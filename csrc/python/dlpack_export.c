@@ -102,7 +102,7 @@ dlpack_describe(struct span *span, struct dlpack_tensor *tensor)
 /* The arguments of __dlpack__. */
 struct request {
     PyObject *stream;
-    /* The tensor's device and items. */
+    /* Describes the tensor's device and item type. */
     struct dlpack_tensor form;
     bool versioned;
     bool copy;
@@ -194,8 +194,8 @@ int
 dlpack_use(struct span *span, struct ps_stream *stream)
 {
     ps_status status;
-    /* Do not store a use by an external stream: its owner may destroy it while
-     * the block still has the use. */
+    /* Store no use by an external stream, because the owner of the stream may
+     * destroy it while the block still refers to it. */
     if (stream->kind == PS_STREAM_EXTERNAL) {
         return 0;
     }
@@ -236,8 +236,8 @@ make_ready(struct span *span, PyObject *number)
     return result;
 }
 
-/* Replace the span with a copy of its memory: in host memory if to_host is
- * true, else in memory of the same kind. */
+/* Replace the span with a copy of its memory.  The copy is in host memory if
+ * to_host is true, otherwise in memory of the same kind. */
 static int
 copy_span(struct span *span, bool to_host)
 {

@@ -1,12 +1,14 @@
 /* DLPack tensors of other libraries, as sources and destinations of copies,
- * and as Buffers.  A capsule can be consumed only once: it is renamed in the
- * same step in which it is read.  If the tensor is then refused, the capsule
- * gets its old name back, so that its destructor still frees the tensor.
+ * and as Buffers.  A capsule must be consumed only once.  So it is renamed in
+ * the same critical section in which it is read.  If the tensor is then
+ * refused, the capsule gets its old name back, so that its destructor still
+ * frees the tensor.
  *
- * A type's exchange table is used only if the type has no __dlpack__.  The
- * reason is that __dlpack__ refuses tensors that should not be shared: torch's
- * table exports tensors that need gradients, and exports conjugated tensors
- * unconjugated. */
+ * The exchange table of an object's type is used only if the object has no
+ * __dlpack__.  The reason is that __dlpack__ refuses tensors that should not
+ * be shared, while the functions of a table may export them.  For example,
+ * torch's table exports tensors that need gradients, and exports a conjugated
+ * tensor without its conjugation. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -167,9 +169,10 @@ dlpack_place(const char *function, long type, long id,
     return *device != NULL ? 0 : -1;
 }
 
-/* Returns the device for a block of host memory if the caller names none: a
- * CUDA device if CUDA has pinned the memory and such a device is usable, else
- * the CPU. */
+/* Returns the device to which a block of host memory belongs if the caller has
+ * not chosen one.  If CUDA has pinned the memory and a CUDA device is usable,
+ * it is the current CUDA device; otherwise it is the CPU.  On failure, returns
+ * NULL with an exception. */
 static struct ps_device *
 home_of(const struct dlpack_tensor *tensor)
 {
@@ -271,8 +274,8 @@ dlpack_versioned_hold(struct dlpack_versioned *versioned,
 }
 
 /* Consume a capsule, and make a span of its tensor.  `promise` is the device
- * that the producer's __dlpack_device__ returned, or NULL.  Returns 1; -1 with
- * an exception. */
+ * that the producer's __dlpack_device__ returned, or NULL.  Returns 1 on
+ * success, -1 with an exception. */
 static int
 capsule_hold(PyObject *capsule, const struct place *promise,
              struct ps_device *host_device, struct span *span)
@@ -376,8 +379,8 @@ producer_hold(PyObject *object, struct ps_device *host_device,
     return result;
 }
 
-/* Get a type's exchange table; NULL if it has none, or none of a supported
- * version.  On failure, returns -1 with an exception. */
+/* Find the type's exchange table of a supported version.  *table becomes NULL
+ * if there is none.  On failure, returns -1 with an exception. */
 static int
 find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
 {
@@ -399,7 +402,7 @@ find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
 }
 
 /* Called when a function of the exchange table has failed.  Raises an
- * exception if the function has not.  Always returns -1. */
+ * exception if the function has not set one.  Always returns -1. */
 static int
 exchange_failed(PyObject *object, const char *function)
 {
@@ -412,7 +415,7 @@ exchange_failed(PyObject *object, const char *function)
 }
 
 /* Make the stream that will use the memory wait for the producer's current
- * stream, because the exchange table orders no streams. */
+ * stream, because the functions of the exchange table make no stream wait. */
 static int
 follow_producer(const struct dlpack_exchange *table, PyObject *object,
                 const struct dlpack_tensor *tensor, struct ps_device *device,

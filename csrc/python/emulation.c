@@ -12,8 +12,10 @@
 #include "errors.h"
 #include "schedules.h"
 
-/* The emulations that are entered, in this order, each with what its end puts
- * back: the runtime that it hides, and the default device type. */
+/* The emulations that are entered, in the order in which they were entered.
+ * The end of an emulation restores two things: it unhides `previous`, the
+ * runtime that the emulation hides, and it makes `type` the default device
+ * type again. */
 static struct entry {
     struct ps_runtime *runtime;
     struct ps_runtime *previous;
@@ -24,8 +26,8 @@ static int entry_count;
 static struct ps_runtime *
 make_emulation(uint64_t memory)
 {
-    /* An engine that an earlier call has created, but for which no runtime
-     * could be allocated.  Engines are never freed, so it is used now. */
+    /* An engine that one call has created, but for which it could not allocate
+     * a runtime.  Engines are never freed, so a later call uses this one. */
     static const struct ps_backend *_Atomic spare;
     struct ps_runtime *runtime;
     const struct ps_backend *backend = atomic_exchange(&spare, NULL);
@@ -43,9 +45,9 @@ make_emulation(uint64_t memory)
     return runtime;
 }
 
-/* Returns an emulation with `memory` bytes on each device: one that can be
- * reused, or a new one.  Returns NULL if that fails.  Called with the GIL
- * released. */
+/* Returns an emulation with `memory` bytes on each device.  Reuses an
+ * emulation that was left, or creates a new one.  Returns NULL on failure.
+ * Called with the GIL released. */
 static struct ps_runtime *
 find_emulation(uint64_t memory)
 {
@@ -65,11 +67,13 @@ find_emulation(uint64_t memory)
                                                 : NULL;
 }
 
-/* Show the emulation, in place of the runtime that "cuda" means. */
+/* Make "cuda" mean the emulation, and hide the runtime that "cuda" has meant
+ * before. */
 static void
 enter(struct ps_runtime *runtime, int devices)
 {
-    /* In one step: each emulation must hide the one that was shown before. */
+    /* Do this in one critical section, so that each emulation hides the one
+     * that was shown just before it. */
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
     struct ps_runtime *previous = ps_runtime_find(PS_DEVICE_CUDA);
     ps_emulation_show(runtime, devices, previous);
@@ -78,10 +82,11 @@ enter(struct ps_runtime *runtime, int devices)
     Py_END_CRITICAL_SECTION();
 }
 
-/* End the emulation with this index.  If it is the latest, "cuda" means again
- * what it meant before.  Otherwise the emulation that was entered next puts
- * that back when it ends.  Stores in *latest which of the two it was.  Returns
- * NULL if there is no such emulation. */
+/* End the emulation with this index, and return its runtime.  If it is the
+ * latest, "cuda" means again what it meant before.  Otherwise the emulation
+ * that was entered next will restore that meaning when it ends.  *latest
+ * becomes whether the emulation was the latest.  Returns NULL if no emulation
+ * with this index is entered. */
 static struct ps_runtime *
 leave(int index, bool *latest)
 {
@@ -135,8 +140,8 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
     }
     WITHOUT_GIL(runtime = find_emulation(memory));
     if (runtime == NULL && ps_runtime_count() == PS_MAX_RUNTIMES) {
-        /* The last objects of an earlier emulation may be in reference cycles,
-         * so free those and try again. */
+        /* The last objects of an earlier emulation may be in reference cycles.
+         * So free such cycles, and try again. */
         PyGC_Collect();
         WITHOUT_GIL(runtime = find_emulation(memory));
     }
@@ -152,7 +157,8 @@ emulation_enter(PyObject *Py_UNUSED(module), PyObject *args)
     }
     enter(runtime, (int)devices);
     install_tables();
-    /* Cannot fail: CPython allocates no int this small. */
+    /* This cannot fail, because CPython allocates no object for an int this
+     * small. */
     return PyLong_FromLong(runtime->index);
 }
 
@@ -192,8 +198,9 @@ PyMethodDef emulation_functions[] = {
              "Have the CPU engine stand in for so many CUDA devices, each "
              "with so many bytes.\n\n"
              "Return the argument of emulation_leave."),
-    /* METH_O, so that a call allocates no tuple: if memory is short, the end
-     * must not fail before it has begun. */
+    /* This is METH_O, so that a call allocates no tuple for the argument.  If
+     * memory is short, the end of an emulation must not fail before it has
+     * begun. */
     FUNCTION("emulation_leave", emulation_leave, METH_O, "emulation, /",
              "Put back what emulation_enter replaced.\n\n"
              "Raise RuntimeError, after this, if a later emulation is still "

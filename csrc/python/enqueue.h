@@ -11,13 +11,13 @@
  * references.  On failure, returns -1 with an exception. */
 int stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
-/* As stream_wait_stream, for a wait that the program did not ask for.
- * Observers count such waits as the library's own. */
+/* As stream_wait_stream, for a wait that the program did not ask for.  The
+ * race detector counts such a wait as the library's own; see imply_begin. */
 int stream_imply_wait(struct ps_stream *stream, struct ps_stream *other);
 
-/* Wait until a full queue has room, or a signal handler raises.  Releases the
- * GIL.  Returns PS_SUCCESS if the caller should retry, otherwise a status to
- * raise. */
+/* Wait until the stream's full queue has room again, or until a signal handler
+ * raises an exception.  Releases the GIL.  Returns PS_SUCCESS if the caller
+ * should retry, otherwise a status to raise. */
 ps_status wait_for_room(struct ps_stream *stream);
 
 /* Assign the result of `call` to `status`.  `call` is a call of a core
@@ -51,8 +51,9 @@ note_wait(struct ps_stream *stream, struct ps_device *device, ps_handle source)
     }
 }
 
-/* Returns true if the caller should retry, because a full queue has room
- * again.  Otherwise *status holds the error to raise. */
+/* If *status is PS_ERROR_QUEUE_FULL, wait for room.  Returns true if there is
+ * room again, so that the caller should retry.  Otherwise the call is
+ * complete, and *status is PS_SUCCESS or the error to raise. */
 static inline bool
 has_room_again(struct ps_stream *stream, ps_status *status)
 {

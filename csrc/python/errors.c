@@ -98,8 +98,8 @@ raise_unavailable(struct ps_runtime *runtime, ps_status status)
  * there was none. */
 static atomic_int fault_reported;
 
-/* Returns whether the status means that a GPU has faulted.  Then every later
- * call in this process returns the same status. */
+/* Returns whether the status means that a GPU has faulted.  After a fault,
+ * every later call in this process returns the same status. */
 static bool
 is_lost(struct ps_runtime *runtime, ps_status status)
 {
@@ -168,19 +168,19 @@ struct awaited {
     ps_handle source;
 };
 
-/* Returns whether to pass a call that failed with this status during a capture
- * to pystreams.cuda._captures.  That is so if the call may have invalidated a
- * capture, or if it failed because one is invalid; and for each wait, because
- * a capture may lack a join if the wait failed for another reason.
- * stream: the stream of the call, or NULL.  awaited: NULL unless the call is a
- * wait. */
+/* Returns whether a call that failed with this status during a capture must be
+ * passed to pystreams.cuda._captures.  This is so if the call may have
+ * invalidated a capture, or if the call failed because a capture is invalid.
+ * It is also so for every wait, because the wait may have been meant to join a
+ * stream to a capture, which then lacks the join.  stream: the stream of the
+ * call, or NULL.  awaited: NULL unless the call is a wait. */
 static bool
 concerns_captures(ps_status status, struct ps_stream *stream,
                   const struct awaited *awaited)
 {
     switch (status) {
     case PS_ERROR_CAPTURE_INVALIDATED:
-        /* The streams tell which capture it is. */
+        /* Only the call's streams tell which capture is invalid. */
         return stream != NULL;
     case PS_ERROR_CAPTURE_UNSUPPORTED:
     case PS_ERROR_CAPTURE_MERGE:
@@ -277,8 +277,9 @@ exception_add(PyObject *text)
     exception_restore(saved);
 }
 
-/* As raise_status if the stream is NULL, as raise_on_stream if awaited is
- * NULL, else as raise_wait.  It is cold, so that the compiler does not inline
+/* The common part of raise_status, raise_on_stream and raise_wait.  `stream`
+ * is NULL for raise_status.  `awaited` is NULL for raise_status and
+ * raise_on_stream.  The function is cold, so that the compiler does not inline
  * it into callers. */
 static __attribute__((cold)) PyObject *
 raise_of(struct ps_runtime *runtime, struct ps_stream *stream,

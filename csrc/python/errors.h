@@ -9,7 +9,8 @@
 /* The advice that ends an error's text if there is no GPU. */
 #define EMULATE_CUDA "; set PYSTREAMS_EMULATE_CUDA=1 to emulate one"
 
-/* A status in addition to those of core: a Python exception is already set. */
+/* A status in addition to those of core.  It means that a Python exception is
+ * already set. */
 enum { PS_RAISED = -1 };
 
 /* A runtime's device type in upper case, as in torch's messages: "CUDA". */
@@ -24,7 +25,7 @@ PyObject *raise_status(struct ps_runtime *runtime, const char *operation,
                        ps_status status);
 
 /* Returns the text that names an operation in messages: `operation`, with the
- * stream's name if the stream has one.  named: the memory for the text. */
+ * stream's name if the stream has one.  The text may be stored in *named. */
 struct named_operation {
     char chars[320];
 };
@@ -37,10 +38,11 @@ operation_on_stream(struct ps_stream *stream, const char *operation,
 PyObject *raise_on_stream(struct ps_stream *stream, const char *operation,
                           ps_status status);
 
-/* As raise_on_stream, for a wait of the stream for the one of `device` with
- * the identity `source`.  device: NULL if that stream is not known.  If the
- * wait fails because of a capture, the message includes both streams.  Always
- * returns -1. */
+/* As raise_on_stream, for a failed call that should have made the stream wait
+ * for another stream.  `device` and `source` are the device and the identity
+ * of that other stream.  `device` is NULL if that stream is not known.  If the
+ * call has failed because of a capture, the message includes both streams.
+ * Always returns -1. */
 int raise_wait(struct ps_stream *stream, const char *operation,
                struct ps_device *device, ps_handle source, ps_status status);
 
@@ -93,15 +95,15 @@ PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
 int refuse(PyObject *type, const char *format, ...);
 
 /* Call this if two objects belong to different runtimes.  If these runtimes
- * have the same device type, one of them is an emulation: raises RuntimeError
- * and returns -1.  Otherwise returns 0. */
+ * have the same device type, at least one of them is an emulation; then this
+ * raises RuntimeError and returns -1.  Otherwise it returns 0. */
 int check_emulations(const char *operation, const char *object,
                      struct ps_runtime *runtime, const char *other,
                      struct ps_runtime *its_runtime);
 
 /* Raise RuntimeError for a runtime that has no devices.  The status is the
- * reason that ps_runtime_devices gave; if it is PS_ERROR_OUT_OF_MEMORY, raise
- * MemoryError. */
+ * reason that ps_runtime_devices gave.  If it is PS_ERROR_OUT_OF_MEMORY, raise
+ * MemoryError instead. */
 void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 
 /* Raise NotImplementedError, because the backend lacks a member that the
@@ -128,8 +130,9 @@ report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
  * operation in which it was raised. */
 void report_ignored(const char *doing);
 
-/* The pending exception, if any, which exception_save takes away so that other
- * code can run without it, and which exception_restore sets again. */
+/* An exception that was pending.  exception_save takes the pending exception
+ * away, so that other code can run without it.  exception_restore makes it
+ * pending again.  If no exception was pending, the fields are NULL. */
 struct saved_exception {
     PyObject *type;
     PyObject *value;
@@ -155,18 +158,19 @@ exception_restore(struct saved_exception saved)
  * reference to the text. */
 void exception_add(PyObject *text);
 
-/* Returns what pystreams.cuda._captures calls a _Stream, for the device's
- * stream with this identity; NULL with an exception. */
+/* Returns a tuple that describes the device's stream with this identity, in
+ * the form that pystreams.cuda._captures expects (its type _Stream).  Returns
+ * NULL with an exception on failure. */
 PyObject *captured_stream(struct ps_device *device, ps_handle identity);
 
-/* Append the text that a function of pystreams.cuda._captures returns to the
- * message of the pending exception.  If memory runs out, appends nothing.
- * `format` and the arguments are as in import_call. */
+/* Call a function of pystreams.cuda._captures, and append the text that it
+ * returns to the message of the pending exception.  If memory runs out,
+ * appends nothing.  `format` and the arguments are as in import_call. */
 void explain_capture(const char *function, const char *format, ...);
 
-/* Clear the exception, if any, that was raised while a capture was being noted
- * or explained.  If it is an Exception other than MemoryError, report it
- * first. */
+/* Call this after code that notes or explains captures.  If the code has
+ * raised an exception, clears it.  If that is an Exception other than
+ * MemoryError, reports it first. */
 void report_unless_no_memory(void);
 
 #endif

@@ -198,8 +198,9 @@ Event_repr(PyObject *self)
                                 device->index, text.chars);
 }
 
-/* Raise torch's error for an event and a stream of different device types, or
- * an error for two emulations. */
+/* Raise torch's error for an event and a stream of different device types.  If
+ * the device types are the same, at least one of the two belongs to an
+ * emulation, and the error says this instead. */
 __attribute__((cold)) static int
 raise_types(const char *operation, struct ps_event *event,
             struct ps_stream *stream, const char *stream_role)
@@ -566,8 +567,8 @@ Event_setstate(PyObject *self, PyObject *blocking)
 {
     struct ps_event *event = event_of(self);
     /* The flags of other events must not change, because they decide to which
-     * pool the native event returns.  That of an interprocess event is never
-     * pooled. */
+     * pool the native event returns.  The native event of an interprocess
+     * event is never pooled. */
     if (!PyBool_Check(blocking) || !(event->flags & PS_EVENT_INTERPROCESS)) {
         return PyErr_Format(PyExc_TypeError,
                             "__setstate__() is for an interprocess event that "
@@ -783,7 +784,8 @@ PyDoc_STRVAR(
 static PyType_Slot cuda_event_slots[] = {
     {Py_tp_new, CudaEvent_new},
     {Py_tp_dealloc, Event_dealloc},
-    /* A derived type also gets its own copy of these; see stream_methods. */
+    /* The derived type repeats these methods instead of inheriting them; see
+     * stream_methods in stream.h. */
     {Py_tp_methods, event_methods},
     {Py_tp_getset, cuda_event_getset},
     {Py_tp_doc, (void *)cuda_event_doc},

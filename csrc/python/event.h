@@ -14,8 +14,8 @@ typedef struct {
     PyObject *weakrefs;
 } EventObject;
 
-/* Returns a new Event of this type for the runtime, which was never recorded;
- * NULL with an exception. */
+/* Returns a new Event of this type, not recorded yet, for the runtime; NULL
+ * with an exception. */
 PyObject *
 event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags);
 

@@ -1,8 +1,8 @@
 /* Collects what threads, streams and callables wait for; pystreams/_explain.py
- * turns this into words.  Nothing here blocks, queues work or changes a state,
- * so it can be called while anything else waits.  The lists of waits and
- * callables are copied in one step with the GIL held, so that they are
- * consistent. */
+ * turns this into words.  No function here blocks, queues work or changes a
+ * state, so explain() can be called while anything else waits.  The lists of
+ * waits and of callables are copied without releasing the GIL, so that each
+ * copy is consistent. */
 #include "explain.h"
 
 #include <errno.h>
@@ -30,9 +30,10 @@ static struct {
     struct blocked *first;
     unsigned generation;
 #ifdef Py_GIL_DISABLED
-    /* A spin lock: 0, or 1 + the fork generation of the process that holds
-     * it.  A child process may take the lock although the parent held it at
-     * the fork, because no thread of the child would ever release it. */
+    /* A spin lock.  The value is 0 while the lock is free, otherwise 1 + the
+     * fork generation of the process that holds it.  If the parent held the
+     * lock at the fork, a child may take it anyway, because no thread of the
+     * child would ever release it. */
     atomic_uint holder;
 #endif
 } waits;
@@ -102,8 +103,9 @@ blocked_end(struct blocked *blocked)
 /* ---- Words for streams and events ---- */
 
 /* Returns the key of a stream: the tuple (backend, runtime, device_index,
- * handle).  `backend` is the name of the device type, for people.  `runtime`
- * is the index of the runtime, since several emulations have the same name. */
+ * handle).  `backend` is the name of the device type, for people.  Several
+ * emulations have the same name, so the key also has `runtime`, the index of
+ * the runtime. */
 static PyObject *
 key_of(const struct ps_device *device, ps_handle handle)
 {
@@ -130,8 +132,8 @@ is_done(struct ps_event *event)
                PS_ERROR_NOT_READY;
 }
 
-/* Returns (done, key): whether the event is done, and the key of the stream of
- * its latest record, or None. */
+/* Returns (done, key).  `done` is whether the event is done.  `key` is the key
+ * of the stream of its latest record, or None if that stream is not known. */
 static PyObject *
 state_of_event(struct ps_event *event)
 {
@@ -301,9 +303,10 @@ seconds_since(int64_t since_ns)
     return passed > 0 ? (double)passed / 1e9 : 0.0;
 }
 
-/* Returns the innermost frame of a thread, a new reference.  The caller makes
- * sure that the thread state exists.  Returns None if the thread has no frame,
- * or if there is no GIL to stop the thread. */
+/* Returns a new reference to the innermost frame of a thread.  `state` must be
+ * NULL or the state of a thread that has not ended.  Returns None if it is
+ * NULL, if the thread has no frame, or if there is no GIL that stops the
+ * thread meanwhile. */
 static PyObject *
 frame_of(PyThreadState *state)
 {
@@ -318,7 +321,7 @@ frame_of(PyThreadState *state)
 
 /* Call a function that makes a list, with the garbage collector off.
  * Otherwise a collection could run a finalizer that releases the GIL, and
- * other threads could change the lists meanwhile.  On a free-threaded
+ * other threads could change what the function is listing.  On a free-threaded
  * interpreter this is not needed, because a collection does not run within
  * such a call. */
 static PyObject *
@@ -391,10 +394,10 @@ explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 static sem_t asked;
 
-/* The handlers that count_signal has replaced, indexed by the signal.  An
- * entry is never changed.  Otherwise, if another library replaced count_signal
- * with a handler that calls it, and count_signal were installed again, the two
- * handlers would call each other for ever. */
+/* The handlers that count_signal has replaced, indexed by the signal.  Once
+ * set, an entry is never changed.  Otherwise, if another library replaced
+ * count_signal with a handler that calls it, and count_signal were installed
+ * again, the two handlers would call each other for ever. */
 static struct {
     bool known;
     struct sigaction action;
@@ -446,8 +449,8 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
     if (number == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    /* sigaction accepts the present handler again only if the signal can be
-     * caught. */
+    /* Check that the signal can be caught.  If it cannot, sigaction refuses to
+     * set even the present handler again. */
     if (number < 1 || number >= NSIG ||
         sigaction((int)number, NULL, &before) != 0 ||
         sigaction((int)number, &before, NULL) != 0) {

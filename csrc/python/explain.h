@@ -1,5 +1,5 @@
-/* For explain(): the list of waits in progress, and texts that say what a wait
- * is waiting for. */
+/* The list of the waits in progress, for explain(), and texts that say what a
+ * wait is waiting for. */
 #ifndef PYSTREAMS_PYTHON_EXPLAIN_H
 #define PYSTREAMS_PYTHON_EXPLAIN_H
 
@@ -24,9 +24,10 @@ void blocked_begin(struct blocked *blocked, const char *operation,
                    const struct work *work, PyObject *object);
 void blocked_end(struct blocked *blocked);
 
-/* Returns a new str that says what the work, or the object, waits for.  It is
- * appended to the message of a TimeoutError.  NULL with an exception that is
- * not an Exception, such as KeyboardInterrupt. */
+/* Returns a new str that says what the work, or the object, waits for.  The
+ * text is appended to the message of a TimeoutError.  If an exception that is
+ * not an Exception is raised meanwhile, such as KeyboardInterrupt, returns
+ * NULL with that exception. */
 PyObject *explanation_of(const struct work *work, PyObject *object);
 
 #endif

@@ -23,8 +23,8 @@ release_owner(void *owner)
     PyGILState_Release(gil);
 }
 
-/* Returns whether the handle means the default stream: 0 and, on CUDA, 1
- * (cudaStreamLegacy). */
+/* Returns whether the handle means the default stream.  The handle 0 does, and
+ * on CUDA also the handle 1 (cudaStreamLegacy). */
 static bool
 is_default(struct ps_device *device, ps_handle handle)
 {
@@ -66,9 +66,10 @@ check_device(struct ps_device *actual, ps_handle handle,
                   name, device->index);
 }
 
-/* Check that the handle does not belong to a stream of another runtime of the
- * same device type: another emulation, or the runtime that the present
- * emulation hides.  If it does, returns -1 with an exception. */
+/* Check that the handle does not belong to a stream of another runtime that
+ * has the same device type.  Such a runtime is another emulation, or the
+ * runtime that the present emulation hides.  If the handle belongs to such a
+ * stream, returns -1 with an exception. */
 static int
 check_handle(const char *function, struct ps_runtime *present,
              ps_handle handle)
@@ -137,8 +138,8 @@ stream_from_handle(const char *function, struct ps_device *device, bool strict,
     return stream;
 }
 
-/* Get the handle from an object's tuple (version, handle).  On failure,
- * returns -1 with an exception. */
+/* Get the handle from `result`, the tuple (version, handle) that the object's
+ * __cuda_stream__ has given.  On failure, returns -1 with an exception. */
 static int
 parse_protocol(const char *function, PyObject *object, PyObject *result,
                ps_handle *handle)
@@ -168,8 +169,8 @@ parse_protocol(const char *function, PyObject *object, PyObject *result,
                            PyTuple_GET_ITEM(result, 1), handle);
 }
 
-/* Get the handle that an object's __cuda_stream__ returns.  Returns 1; 0 if
- * the object has no such method; -1 with an exception. */
+/* Get the handle that an object's __cuda_stream__ returns.  Returns 1 on
+ * success, 0 if the object has no such method, -1 with an exception. */
 static int
 cuda_stream_protocol(const char *function, PyObject *object, ps_handle *handle)
 {
@@ -208,8 +209,9 @@ foreign_stream(const char *function, PyObject *object)
                : NULL;
 }
 
-/* Returns a new reference to the stream of one of this package's Stream
- * objects.  The stream must be on the device that the argument names. */
+/* Returns a new reference to the stream of `source`, one of this package's
+ * Stream objects.  If the argument names another device than the stream's,
+ * raises an exception and returns NULL. */
 static struct ps_stream *
 share(const char *function, PyObject *source, PyObject *argument)
 {
@@ -247,8 +249,8 @@ external_handle(const char *function, const char *name, PyObject *source,
     return found == 1 ? 0 : -1;
 }
 
-/* Returns a stream for `source`: a handle, or an object of another library
- * that owns the stream. */
+/* Returns a stream for `source`, which is a handle or an object of another
+ * library that owns the stream. */
 static struct ps_stream *
 adopt(const char *function, const char *name, PyObject *source,
       PyObject *argument, int device_type)
@@ -328,12 +330,12 @@ PyMethodDef get_stream_from_external_function = FUNCTION(
     "the process when\nit is used.");
 
 /* Returns the stream's owner if only this object keeps the owner alive, else
- * NULL.  That is so if the object has the only reference to the stream and no
- * call is using the stream; such a call could add a reference while the GIL is
- * released.  While a collection runs, neither the references nor the uses grow
- * in number, so an owner that was returned once stays the right answer.  If
- * they become fewer, the collector only keeps the owner longer: until the next
- * collection. */
+ * NULL.  The object alone keeps it alive if the object has the only reference
+ * to the stream, and no call is using the stream.  A call that is using the
+ * stream could add a reference while the GIL is released.  During a
+ * collection, neither references nor uses are added, so once this function has
+ * returned the owner, that stays right.  If references or uses end during a
+ * collection, it is enough that the next collection finds the owner. */
 static PyObject *
 sole_owner(PyObject *op)
 {

@@ -1,9 +1,10 @@
-/* The types `_C.FutureBase` and `_C.FutureLock`.  FutureBase has the methods
- * of the package's StreamFuture that differ from its other base,
+/* The types `_C.FutureBase` and `_C.FutureLock`.  The package's class
+ * StreamFuture is derived from FutureBase and concurrent.futures.Future.
+ * FutureBase has the methods that must differ from those of
  * concurrent.futures.Future.  FutureLock is the type of a Future's _condition.
  *
  * The state of a Future is an atomic word.  No method takes a lock, because an
- * exception, such as that of Ctrl-C, could leave the lock held for ever.
+ * exception such as KeyboardInterrupt could leave the lock held for ever.
  * Starting and settling allocate no memory, so that they cannot fail. */
 #include "future.h"
 
@@ -29,15 +30,15 @@ enum {
      * takes to sleep and wake up. */
     LINGER_NS = 50 * 1000,
     /* The main thread sleeps at most this long at a time and then checks for
-     * signals: a signal that arrives just before a sleep does not end the
-     * sleep. */
+     * signals, because a signal that arrives just before a sleep does not end
+     * the sleep. */
     SLICE_NS = 500 * 1000 * 1000,
     /* While a schedule is explored, any thread sleeps at most this long at a
      * time, and then tries again to run the schedule's work. */
     SCHEDULE_SLICE_NS = 10 * 1000 * 1000,
 };
 
-/* In the states from CANCELLED on, a Future is done. */
+/* A Future is done in the states CANCELLED and FINISHED. */
 enum future_state { PENDING, RUNNING, CANCELLED, FINISHED };
 
 typedef struct {
@@ -50,7 +51,8 @@ typedef struct {
     atomic_int sleepers;
     /* The fork generation of the process that submitted the callable. */
     unsigned generation;
-    /* The number of threads inside `with _condition`, plus PUBLISHED. */
+    /* The number of threads inside `with _condition`, plus the flag PUBLISHED
+     * once that is set. */
     atomic_uint holders;
     /* The number of threads that are adding a callback. */
     atomic_uint adders;
@@ -60,8 +62,8 @@ typedef struct {
     /* The race detector's moment at which the callable runs in its stream;
      * NULL if the detector was off. */
     struct ps_moment *moment;
-    /* The value of ps_slice.source for waits for this Future in the timeline;
-     * 0 if there is none. */
+    /* The value that ps_slice.source has in slices of waits for this Future; 0
+     * if there is none.  See future_set_source. */
     uint64_t source;
     /* The code object that called submit, and the instruction in it; NULL if
      * no Python code did. */
@@ -103,8 +105,9 @@ future_is_done(void *future)
 /* While a schedule is explored, a thread may wait for a Future without calling
  * a function of this file: in a function of concurrent.futures, or in an event
  * loop.  Then the threads that run callables also run the schedule's work.
- * awaited_elsewhere is the number of such Futures so far.  awaited_before is
- * the value that it had when the schedule had no more work for them. */
+ * awaited_elsewhere counts the Futures for which threads may wait in this way.
+ * awaited_before is the value that awaited_elsewhere had when the schedule
+ * last had no more work for them. */
 static atomic_ullong awaited_elsewhere, awaited_before;
 
 static void
@@ -150,7 +153,8 @@ is_published(FutureObject *self)
     return atomic_load(&self->holders) & PUBLISHED;
 }
 
-/* Change the state from `from` to `to`.  Returns false if it is not `from`. */
+/* Change the state from `from` to `to`.  Returns false, and changes nothing,
+ * if the state is not `from`. */
 static bool
 change_state(FutureObject *self, enum future_state from, enum future_state to)
 {
@@ -158,8 +162,8 @@ change_state(FutureObject *self, enum future_state from, enum future_state to)
     return atomic_compare_exchange_strong(&self->state, &state, (int)to);
 }
 
-/* Incremented after a callable's Future was settled, just before the thread
- * that settled it releases the GIL or runs its next callable. */
+/* A counter.  A thread that has settled a callable's Future increments it when
+ * the thread has released the GIL, or is about to run its next callable. */
 static atomic_ullong settled;
 
 static PyObject *
@@ -200,8 +204,8 @@ list_get(FutureObject *self, PyObject *_Atomic *field)
     return list;
 }
 
-/* As list_get, but create the list if there is none.  NULL with an
- * exception. */
+/* As list_get, but create the list if there is none.  On failure, returns NULL
+ * with an exception. */
 static PyObject *
 list_ask(FutureObject *self, PyObject *_Atomic *field)
 {
@@ -288,9 +292,9 @@ Future_dealloc(PyObject *op)
  *
  * These functions assume that a Future does not become done while they hold
  * its _condition.  The _condition here is not a lock, because Ctrl-C could
- * leave a lock held for ever.  Instead, the attribute _state of a Future that
- * is done changes only when no thread holds the _condition.  After a second,
- * the holders are assumed to be dead, and _state changes anyway. */
+ * leave a lock held for ever.  Instead, when a Future becomes done, its
+ * attribute _state shows this only once no thread holds the _condition.  After
+ * a second, the holders are assumed to be dead, and _state changes anyway. */
 
 enum {
     NAP_US = 1000,
@@ -360,8 +364,9 @@ snapshot_drop(struct snapshot *snapshot)
     }
 }
 
-/* Returns true, with the pending exception cleared, if the exception is
- * MemoryError, so that the call should be repeated; else false. */
+/* Called when a call has raised an exception.  If it is MemoryError, clears
+ * it, waits a little and returns true, so that the caller repeats the call.
+ * Otherwise returns false. */
 static bool
 is_to_be_tried_again(void)
 {
@@ -405,8 +410,9 @@ note_reached(FutureObject *self)
 }
 
 /* Call a method of a waiter with the Future.  After a MemoryError, the call is
- * repeated if the waiter does not have the Future yet.  If it has, the call
- * must not be repeated, because the waiter's locks may still be held. */
+ * repeated if the waiter does not have the Future yet.  If the waiter has the
+ * Future, the call must not be repeated, because the waiter's locks may still
+ * be held. */
 static void
 notify(PyObject *waiter, PyObject *future, const char *method)
 {
@@ -423,8 +429,8 @@ notify(PyObject *waiter, PyObject *future, const char *method)
 }
 
 /* Set PUBLISHED when no thread holds the _condition, and then wait until no
- * thread is adding a callback.  After this no callback is added any more: a
- * thread increments `adders` first, and then finds that PUBLISHED is set. */
+ * thread is adding a callback.  After this, no thread can add a callback,
+ * because it increments `adders` first and then checks PUBLISHED. */
 static void
 show(FutureObject *self)
 {
@@ -623,8 +629,9 @@ take_exception(void)
     return value;
 }
 
-/* Call a callback.  If it raises an Exception, logs it as concurrent.futures
- * does.  Returns -1 with any other exception. */
+/* Call a callback.  If the callback raises an Exception, that is logged, as in
+ * concurrent.futures.  If it raises any other exception, returns -1 with this
+ * exception. */
 static int
 call_callback(PyObject *callback, PyObject *future)
 {
@@ -644,8 +651,8 @@ call_callback(PyObject *callback, PyObject *future)
     return 0;
 }
 
-/* Call all callbacks.  Returns -1 with the last exception that was not an
- * Exception. */
+/* Call all callbacks.  If any of them raises an exception that is not an
+ * Exception, returns -1 with the last such exception. */
 static int
 call_callbacks(FutureObject *self)
 {
@@ -669,9 +676,8 @@ call_callbacks(FutureObject *self)
     return -1;
 }
 
-/* Call this when the Future is done: wakes the waiters and calls the
- * callbacks.  Returns -1 with the exception of a callback if that is not an
- * Exception. */
+/* Call this when the Future is done.  Wakes the waiters and calls the
+ * callbacks.  Returns -1 with an exception as call_callbacks does. */
 static int
 finish(FutureObject *self)
 {
@@ -811,8 +817,9 @@ raise_timeout(FutureObject *self, PyObject *timeout)
     return -1;
 }
 
-/* Spin until the Future is done and `settled` is no longer `seen`: then the
- * thread that has settled the Future is about to release the GIL.  Yields the
+/* Spin until the Future is done and `settled` is no longer `seen`, or until
+ * `end`.  When `settled` changes, the thread that has settled the Future has
+ * released the GIL, or is about to run its next callable.  Yields the
  * processor, because the two threads may share one core. */
 static void
 spin(FutureObject *self, unsigned long long seen, int64_t end)
@@ -859,9 +866,9 @@ check_generation(FutureObject *self)
     return 0;
 }
 
-/* While a schedule is explored, run the work that leads to the Future.  *stuck
- * counts how many calls in a row have found nothing that can run.  On failure,
- * returns -1 with an exception. */
+/* While a schedule is explored, run its work until the Future is done or
+ * nothing can run.  *stuck counts how many calls in a row have found nothing
+ * that can run.  On failure, returns -1 with an exception. */
 static int
 advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
         unsigned *stuck)
@@ -871,8 +878,8 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
     if (status == PS_ERROR_TIMED_OUT && !is_done(self)) {
         return raise_timeout(self, timeout);
     }
-    /* If nothing can run once, that need not be a deadlock, because another
-     * thread may be about to settle the Future. */
+    /* If a single call finds nothing that can run, that need not be a
+     * deadlock, because another thread may be about to settle the Future. */
     if (*stuck > 2) {
         raise_deadlock("Future.result");
         return -1;
@@ -880,8 +887,8 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
     return 0;
 }
 
-/* As sleep_until_done, while a schedule is explored: reports the sleep to the
- * schedule. */
+/* As sleep_until_done, but also report the sleep to the schedule that is
+ * explored. */
 static void
 sleep_in_schedule(FutureObject *self, unsigned seen, int64_t end,
                   int64_t *left_ns)
@@ -892,7 +899,8 @@ sleep_in_schedule(FutureObject *self, unsigned seen, int64_t end,
     ps_cpu_schedules.wake(&sleep, left_ns);
 }
 
-/* Does what wait_unseen does, while a schedule is explored. */
+/* Wait until the Future is done, or until no schedule is explored any more.
+ * On failure, returns -1 with an exception. */
 static int
 wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
@@ -928,7 +936,8 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 }
 
 /* Wait until the Future is done.  explain() and the timeline do not show this
- * wait.  Returns -1 with TimeoutError or the exception of a signal handler. */
+ * wait.  On failure, returns -1 with an exception, which may be TimeoutError
+ * or that of a signal handler. */
 static int
 wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {

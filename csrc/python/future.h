@@ -8,31 +8,31 @@
 
 PyObject *future_new(void);
 
-/* Mark the Future as running.  Returns false if it was cancelled; then its
- * callable must not be called. */
+/* Mark the Future as running.  Returns false if the Future was cancelled; then
+ * its callable must not be called. */
 bool future_start(PyObject *future);
 
-/* future_set_moment stores the moment, for the race detector, at which the
- * callable runs in its stream; or NULL.  The Future takes over the
- * reference. */
+/* future_set_moment stores the race detector's moment at which the callable
+ * runs in its stream.  The moment may be NULL.  The Future takes over the
+ * reference to it.  future_moment returns the moment, or NULL. */
 void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
-/* The timeline shows for what a wait is.  future_set_source stores the value
- * of ps_slice.source for slices of waits for this Future; 0 if there is
- * none. */
+/* The timeline links each wait for a Future to the slice of the Future's
+ * callable.  future_set_source stores the value that ps_slice.source has in
+ * slices of such waits.  The value is 0 if there is no such slice. */
 void future_set_source(PyObject *future, uint64_t source);
 uint64_t future_source(PyObject *future);
 
-/* future_set_place stores the place in the program that is submitting the
- * callable.  future_place returns that place, as place_of does. */
+/* future_set_place stores the place in the program from which the callable is
+ * being submitted.  future_place returns that place, as place_of does. */
 void future_set_place(PyObject *future);
 PyObject *future_place(PyObject *future);
 
 /* future_settle stores the outcome in a running Future: the result or, if
  * `failed` is true, the exception.  lost: whether the exception is logged if
- * no code ever retrieves it.  Call future_finish later: it wakes the waiters
- * and calls the callbacks. */
+ * no code ever retrieves it.  The caller must call future_finish later, which
+ * wakes the waiters and calls the callbacks. */
 void
 future_settle(PyObject *future, PyObject *outcome, bool failed, bool lost);
 void future_finish(PyObject *future);
@@ -40,8 +40,8 @@ void future_finish(PyObject *future);
 /* Cancel a Future, unless its callable has started. */
 void future_cancel(PyObject *future);
 
-/* Let threads that spin for a Future that is settled now end their spin.
- * Called when the thread that settled a Future is about to release the GIL, or
+/* Make threads that spin in a wait for a settled Future stop spinning.  Called
+ * when the thread that has settled a Future has released the GIL, or is about
  * to run its next callable. */
 void future_mark_settled(void);
 

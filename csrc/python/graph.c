@@ -21,8 +21,8 @@ typedef struct {
     PyObject ob_base;
     struct ps_runtime *runtime;
     struct ps_graph *graph;
-    PyObject *pool;      /* the latest capture's token, or NULL */
-    struct calls *calls; /* the capture's callables, or NULL */
+    PyObject *pool; /* the `pool` argument of the latest _begin(), or NULL */
+    struct calls *calls; /* the callables of that capture, or NULL */
     /* The address of the exception that was being handled when the capture
      * began; 0 if there was none.  It is only compared, since the exception
      * may have been freed. */
@@ -50,8 +50,9 @@ runtime_of(PyObject *self)
 /* Whether a hook was ever registered, for one graph or for all graphs. */
 static atomic_bool hooked;
 
-/* Run the graph's hooks of this kind.  If a hook raises, runs no further ones
- * and returns -1 with its exception. */
+/* Run the hooks of this kind: those of all graphs, and the graph's own.
+ * Exceptions of the former are logged.  If one of the graph's own hooks raises
+ * an exception, runs no further hooks and returns -1 with the exception. */
 static int
 run_hooks(PyObject *self, const char *kind)
 {
@@ -118,9 +119,9 @@ note_end(PyObject *self, uint64_t number, ps_status status)
     }
 }
 
-/* Add `text` to the message of the pending exception, with the place where the
- * capture with this number began in the text's placeholder.  The capture must
- * be in progress. */
+/* Add `text` to the message of the pending exception.  The placeholder {} in
+ * the text is replaced with the place where the capture with this number
+ * began.  The capture must be in progress. */
 static void
 explain_begin(PyObject *self, uint64_t number, const char *text)
 {
@@ -163,10 +164,10 @@ reset(PyObject *self)
     return status;
 }
 
-/* tp_finalize: runs the destroy hooks before the object is deallocated, or
- * when the program ends (pystreams/cuda/_graphs.py).  It does not reset the
- * graph, because that may be refused on this thread.  The deallocation, which
- * follows, frees the graph on any thread. */
+/* tp_finalize.  Runs the destroy hooks before the object is deallocated, or
+ * when the program ends (see pystreams/cuda/_graphs.py).  Does not reset the
+ * graph, because a reset may be refused on this thread.  The deallocation
+ * frees the graph, whichever thread it runs on. */
 static void
 Graph_finalize(PyObject *self)
 {
@@ -326,12 +327,14 @@ struct fault {
 };
 
 #define FAULTS(...) ((const struct fault[]){__VA_ARGS__, {0}})
-/* The table of an operation with one failure of its own: there is no graph. */
+/* The table of an operation that has only one fault of its own: there is no
+ * graph. */
 #define IF_EMPTY(text) FAULTS({PS_ERROR_GRAPH_EMPTY, false, text})
 
 /* Returns None for PS_SUCCESS, else NULL with an exception.  The exception's
- * text is from `own`, the operation's own table or, if that does not have the
- * status, from the table that all operations share. */
+ * text is from `own`, the table of the operation.  If the status is not in
+ * that table, the text is from `common`, the table that all operations share.
+ * If it is in neither, the exception is that of raise_status. */
 static PyObject *
 finish(PyObject *self, const char *operation, const struct fault *own,
        ps_status status)
@@ -457,7 +460,7 @@ Graph_begin(PyObject *self, PyObject *args)
     stream_release(stream);
     reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
     if (run_hooks(self, "capture_start") < 0) {
-        /* Restore the state before the call. */
+        /* Restore the state in which the graph was before this call. */
         drop_capture(self);
         return NULL;
     }
@@ -571,8 +574,9 @@ launch(PyObject *self)
     do {
         struct ps_device *device = graph_of(self)->device;
         if (device != NULL) {
-            /* Create the calling thread's default stream if it has none: core
-             * only looks for an existing one. */
+            /* If the device's current stream is the calling thread's default
+             * stream, this call creates that stream if necessary.
+             * ps_graph_launch does not create it. */
             struct ps_stream *own = current_stream_of(device);
             if (own == NULL) {
                 return PS_RAISED;
@@ -774,8 +778,8 @@ extents(const unsigned *of)
                       : Py_BuildValue("(III)", of[0], of[1], of[2]);
 }
 
-/* Returns the bytes of a kernel's dynamic shared memory, or None if they are
- * unknown. */
+/* Returns the size of a kernel's dynamic shared memory in bytes, or None if it
+ * is unknown. */
 static PyObject *
 shared_nbytes(const struct ps_graph_node *node)
 {
@@ -834,7 +838,8 @@ Graph_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
     struct ps_graph_edge *edges;
     size_t node_count, edge_count;
     ps_status status;
-    /* Hold the callables: their names are read below. */
+    /* Hold a reference to the list of callables, because their names are read
+     * below. */
     struct calls *calls = calls_get(self);
     WITHOUT_GIL(status = ps_graph_describe(graph_of(self), &nodes, &node_count,
                                            &edges, &edge_count));
@@ -914,9 +919,9 @@ check_other(PyObject *self, const char *function, const char *name,
                                 : runtime_of(other)->backend->name);
 }
 
-/* Get the number of the other graph's capture.  Returns -1 with an exception
- * if the capture has callables: a callable belongs to one executable, so
- * another graph cannot take it over. */
+/* Get the number of the other graph's capture.  If the capture has callables,
+ * returns -1 with an exception, because a callable belongs to one executable,
+ * and so another graph cannot take it over. */
 static int
 number_without_calls(PyObject *other, const char *function, uint64_t *number)
 {
@@ -962,7 +967,8 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                            number, use.stream));
     } while (status == PS_ERROR_GRAPH_CHANGED);
     if (status == PS_ERROR_CAPTURE_INVALIDATED) {
-        /* The stream tells which capture is invalid. */
+        /* Pass the stream to raise_on_stream, because it tells which capture
+         * is invalid. */
         raise_on_stream(use.stream, "CUDAGraph.add_child", status);
         status = PS_RAISED;
     }
@@ -1090,7 +1096,7 @@ Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     PyObject *begun = PyObject_CallMethod(self, "_begin_capture", NULL);
     if (begun == NULL && is_capturing_now(self)) {
-        /* Ctrl-C may have raised after the capture had begun. */
+        /* Ctrl-C may have raised an exception after the capture had begun. */
         drop_capture(self);
     }
     return begun;

@@ -1,5 +1,5 @@
-/* The module's functions for the memory of devices and their pools.  Each
- * takes a device type, as torch's number, for the first argument. */
+/* The module's functions for the memory of devices and their pools.  The first
+ * argument of each is a device type, as the number that torch gives to it. */
 #include "module.h"
 
 #include "args.h"
@@ -85,8 +85,8 @@ reset_accumulated_memory_stats(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Returns the runtime of the device type that is the function's one argument.
- * NULL with an exception. */
+/* Parse the only argument of a function, a device type.  Returns the runtime
+ * of this type; NULL with an exception. */
 static struct ps_runtime *
 parse_type(PyObject *args, const char *format)
 {

@@ -231,8 +231,8 @@ make_constants(void)
     return state->future_states != NULL ? 0 : -1;
 }
 
-/* Add a function to the module under this name.  It belongs to the package's
- * module `cuda`, which its __module__ names. */
+/* Add a function to the module under this name.  Programs find the function in
+ * the package's module `cuda`, so its __module__ is "pystreams.cuda". */
 static int
 add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
 {
@@ -245,8 +245,8 @@ add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
     return result;
 }
 
-/* Refuse other interpreters than the main one: backends and devices belong to
- * the process, and callables are called in the main interpreter. */
+/* Refuse all interpreters but the main one, because backends and devices
+ * belong to the process, and callables are called in the main interpreter. */
 static int
 check_interpreter(void)
 {
@@ -297,8 +297,9 @@ module_exec(PyObject *module)
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
 #if PY_VERSION_HEX >= 0x030C0000
-    /* Accept all interpreters here, so that check_interpreter refuses them
-     * with the reason.  Import itself would give none. */
+    /* Declare that all interpreters are supported, so that check_interpreter
+     * can refuse the others and give the reason.  If the import machinery
+     * refused them, the error would not give it. */
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
 #if PY_VERSION_HEX >= 0x030D0000

@@ -62,9 +62,9 @@ extern struct module_state {
 
 /* Between these two macros, only one thread at a time accesses the object's
  * fields.  On a free-threaded interpreter this is a critical section; on
- * others the GIL is enough.  Other threads could come in between if the code
- * there ran Python code or released the GIL, so it may only read and change
- * fields. */
+ * others the GIL is enough.  The code between the macros may only read and
+ * change fields.  If it ran Python code or released the GIL, another thread
+ * could access the fields meanwhile. */
 #if PY_VERSION_HEX < 0x030D0000
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION()         }
@@ -164,8 +164,8 @@ import_call(const char *module, const char *name, const char *format, ...);
 PyObject *import_call_with(const char *module, const char *name,
                            const char *format, va_list values);
 
-/* Drop the result of a call.  Returns 0; -1 if the result is NULL: then the
- * call has raised. */
+/* Drop the result of a call.  Returns -1 if the result is NULL, which means
+ * that the call has raised an exception; otherwise 0. */
 static inline int
 drop_result(PyObject *result)
 {
@@ -184,9 +184,9 @@ Py_ssize_t number_in(PyObject *list, PyObject *numbers, PyObject *object);
  * with an exception.  Runs no Python code, except when it drops references. */
 PyObject *list_with(PyObject *list, PyObject *item);
 
-/* Clear an object's weak references, in tp_dealloc.  If the list is NULL there
- * are none; but on a free-threaded interpreter another thread may be changing
- * the list, so the interpreter's function is always called. */
+/* Clear an object's weak references, in tp_dealloc.  If `list` is NULL, there
+ * are none to clear.  But on a free-threaded interpreter another thread may be
+ * changing the list, so there the interpreter's function is always called. */
 static inline void
 clear_weakrefs(PyObject *self, PyObject *list)
 {
@@ -209,8 +209,8 @@ object_free(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Returns whether the interpreter is finalizing.  Then clean-up code must call
- * no device, and so leaks native objects. */
+/* Returns whether the interpreter is finalizing.  If so, clean-up code must
+ * not call devices; it leaks native objects instead. */
 static inline bool
 is_finalizing(void)
 {
