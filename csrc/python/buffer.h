@@ -30,9 +30,9 @@ struct span {
     bool foreign;
 };
 
-/* Get the span of a Buffer.  The caller releases it with span_release.
- * Returns -1 with an exception if the Buffer is closed, or if a parent process
- * created it. */
+/* Get the span of a Buffer.  The caller must release the span with
+ * span_release.  Returns -1 with an exception if the Buffer is closed, or if a
+ * parent process created it. */
 int buffer_hold(PyObject *buffer, struct span *span);
 
 /* Returns the address of the Buffer's first byte; NULL if the Buffer is
@@ -49,8 +49,8 @@ span_release(struct span *span)
     block_release(span->block);
 }
 
-/* Returns a new Buffer, which takes over the span.  On failure, releases the
- * span and returns NULL with an exception. */
+/* Returns a new Buffer for the span, and takes over the span.  On failure,
+ * releases the span and returns NULL with an exception. */
 PyObject *buffer_wrap(struct span *span);
 
 /* buffer_wrap in two steps.  buffer_new returns a closed Buffer, or NULL with
@@ -71,8 +71,8 @@ span_create(enum memory_kind kind, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);
 
 /* Free the retired blocks whose work is done; see ps_memory_sweep.  Call this
- * after a wait.  Also reports a clean-up that failed since the last call.
- * Keeps a pending exception. */
+ * after a wait for work.  Also reports a clean-up that failed since the last
+ * call.  Keeps a pending exception. */
 void memory_settle(struct ps_runtime *runtime);
 
 #endif

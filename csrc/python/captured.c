@@ -1,8 +1,8 @@
 /* Callables in captured graphs.  A callable that is submitted during a capture
- * becomes a template.  A gate is captured in its place: an operation at which
- * the stream of a launch waits until the gate is opened.  Each launch of the
- * graph makes a job from each template.  The job waits in the template's list
- * until its launch has reached the gate:
+ * becomes a template, and a gate is captured in its place.  A gate is an
+ * operation at which a stream waits until the gate is opened.  Each launch of
+ * the graph makes a job from each template.  The job waits in the template's
+ * list until its launch has reached the gate:
  *
  *    launch --> template's list --gate is reached--> queue --> as in submit.c
  *
@@ -23,13 +23,13 @@ struct captured {
     struct captured *next;
     struct calls *calls;
     /* The job that Stream.submit has made.  The jobs of the launches are
-     * copies of it.  It has no stream, because a graph keeps no stream
+     * copies of it.  This job has no stream, because a graph keeps no stream
      * alive. */
     struct job *job;
     struct ps_device *device;
     ps_handle stream;
     /* The first template of the same stream in this capture.  row->jobs is the
-     * number of jobs of all templates of that stream. */
+     * number of jobs that have not ended, of all templates of that stream. */
     struct captured *row;
     unsigned jobs;
     /* The jobs of the launches that have not reached this template's gate yet,
@@ -180,16 +180,16 @@ reached(void *argument, ps_handle gate, ps_status status)
         job_reached(job, status);
     }
     else {
-        /* There is no job, because another library has launched the
-         * executable: open the gate at once. */
+        /* There is no job if another library has launched the executable.
+         * Then open the gate at once. */
         const struct ps_backend *backend = captured->device->runtime->backend;
         backend->gate_open(backend, captured->device->index, gate);
     }
 }
 
-/* Returns a new reference to the list of callables of the capture that
- * captures the stream; NULL with an exception.  The graph cannot be launched
- * until the caller has called end_adding. */
+/* Returns a new reference to the list of callables of the capture to which the
+ * stream belongs; NULL with an exception.  The graph cannot be launched until
+ * the caller has called end_adding. */
 static struct calls *
 begin_adding(struct ps_stream *stream)
 {
@@ -378,8 +378,8 @@ replay_begin(struct ps_launch *launch, struct ps_stream *stream)
     jobs_unlock();
 }
 
-/* Remove the jobs of this launch from the lists again.  Each is the last one
- * in its list. */
+/* Remove the jobs of this launch from the lists again.  Each job is the last
+ * one in its list. */
 static void
 replay_cancel(struct ps_launch *launch)
 {

@@ -47,9 +47,9 @@ void captured_unref(struct captured *captured);
 ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
                        struct ps_stream **full);
 
-/* Returns the name of the callable in `calls` whose gate has this argument;
- * None if there is none, or if calls is NULL.  Returns NULL with an exception
- * on failure. */
+/* Returns the name of the callable in `calls` whose gate has this argument.
+ * Returns None if there is no such callable, or if `calls` is NULL.  On
+ * failure, returns NULL with an exception. */
 PyObject *calls_name(struct calls *calls, const void *argument);
 
 /* Called by the race detector when a graph is launched on the stream.  Gives

@@ -476,9 +476,9 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
 }
 
 /* Returns a new Stream of this class: for the device's current stream if
- * `current` is true, otherwise for its first_current.  Returns NULL if the
- * device is NULL, because then the caller's attempt to get a device has raised
- * an exception. */
+ * `current` is true, otherwise for its first_current.  `device` is NULL if the
+ * attempt to get the device has raised an exception; then this returns NULL,
+ * too. */
 static PyObject *
 stream_at(struct ps_device *device, bool current, PyTypeObject *class)
 {
@@ -517,7 +517,8 @@ cuda_stream_at(const char *function, bool current, PyObject *const *args,
                      current, module_state.cuda_stream_type);
 }
 
-/* A fast path, because programs call this function before every launch. */
+/* This function uses METH_FASTCALL, because programs call it before every
+ * launch. */
 static PyObject *
 cuda_current_stream(PyObject *Py_UNUSED(module), PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames)

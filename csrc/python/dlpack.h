@@ -76,8 +76,8 @@ struct dlpack_exchange {
     int (*managed_from_object)(void *object, struct dlpack_versioned **tensor);
     /* Make an object for the tensor.  The object takes over the tensor. */
     int (*managed_to_object)(struct dlpack_versioned *tensor, void **object);
-    /* Get a tensor that is valid as long as the caller keeps the object.  May
-     * be NULL. */
+    /* Get a tensor that is valid as long as the caller keeps the object.  This
+     * field may be NULL. */
     int (*tensor_from_object)(void *object, struct dlpack_tensor *tensor);
     int (*current_work_stream)(int device_type, int32_t device_id,
                                void **stream);
@@ -103,8 +103,8 @@ int has_attribute(PyObject *object, PyObject *name);
 int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
 
-/* Get the address range of a tensor, including gaps between its items, through
- * the exchange table of its type.  Neither waits for work nor takes a
+/* Get the address range of a tensor, including gaps between its items.  Uses
+ * the exchange table of the tensor's type.  Neither waits for work nor takes a
  * reference.  Returns 1 on success; 0 if the type has no exchange table; -1
  * with an exception. */
 int dlpack_extent(PyObject *object, const char **begin, Py_ssize_t *nbytes);
@@ -119,9 +119,9 @@ int dlpack_place(const char *function, long type, long id,
  * this one.  On failure, returns -1 with ValueError. */
 int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
 
-/* Make a span of a tensor, and take over the tensor.  host_device: as in
- * dlpack_hold.  On failure, returns -1 with an exception; then the tensor
- * still belongs to the caller. */
+/* Make a span of the tensor's memory, and take over the tensor.  host_device:
+ * as in dlpack_hold.  On failure, returns -1 with an exception; then the
+ * tensor still belongs to the caller. */
 int dlpack_versioned_hold(struct dlpack_versioned *tensor,
                           struct ps_device *host_device, struct span *span);
 

@@ -11,9 +11,9 @@
 #include "errors.h"
 #include "stream.h"
 
-/* Get a new reference to the current stream of a DLPack device, on which the
- * consumer must use the memory; NULL for the CPU, which has no streams.  On
- * failure, returns -1 with an exception. */
+/* Get a new reference to the current stream of a DLPack device.  The consumer
+ * must use the memory on this stream.  *stream becomes NULL for the CPU, which
+ * has no streams.  On failure, returns -1 with an exception. */
 static int
 work_stream(int32_t type, int32_t id, struct ps_stream **stream)
 {
@@ -54,7 +54,9 @@ prepare(struct span *span, struct dlpack_tensor *tensor)
     return result;
 }
 
-/* Get a Buffer's memory as a tensor without shape and strides. */
+/* Get the span of a Buffer, describe it in *tensor, without shape and strides,
+ * and make its memory ready for the consumer.  On failure, returns -1 with an
+ * exception. */
 static int
 hold_tensor(void *object, struct span *span, struct dlpack_tensor *tensor)
 {

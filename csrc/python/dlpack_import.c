@@ -111,8 +111,8 @@ is_host(long type)
     return type == DLPACK_CPU || type == DLPACK_CUDA_HOST;
 }
 
-/* Do those checks of a tensor that need no device.  On failure, returns -1
- * with ValueError. */
+/* Make those checks of a tensor for which the tensor's device is not needed.
+ * On failure, returns -1 with ValueError. */
 static int
 check_tensor(const struct dlpack_tensor *dl)
 {

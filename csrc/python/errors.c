@@ -171,9 +171,10 @@ struct awaited {
 /* Returns whether a call that failed with this status during a capture must be
  * passed to pystreams.cuda._captures.  This is so if the call may have
  * invalidated a capture, or if the call failed because a capture is invalid.
- * It is also so for every wait, because the wait may have been meant to join a
- * stream to a capture, which then lacks the join.  stream: the stream of the
- * call, or NULL.  awaited: NULL unless the call is a wait. */
+ * It is also so for every wait that failed: the wait may have been necessary
+ * to join a stream to a capture, and the end of the capture may fail for lack
+ * of this join.  stream: the stream of the call, or NULL.  awaited: NULL
+ * unless the call is a wait. */
 static bool
 concerns_captures(ps_status status, struct ps_stream *stream,
                   const struct awaited *awaited)

@@ -1,4 +1,5 @@
-/* Exceptions for statuses, and reports of failures that no call can raise. */
+/* Exceptions for statuses, and reports of failures for which no call can raise
+ * an exception. */
 #ifndef PYSTREAMS_PYTHON_ERRORS_H
 #define PYSTREAMS_PYTHON_ERRORS_H
 
@@ -47,8 +48,9 @@ int raise_wait(struct ps_stream *stream, const char *operation,
                struct ps_device *device, ps_handle source, ps_status status);
 
 /* Returns True for PS_SUCCESS, False for PS_ERROR_NOT_READY, else NULL with an
- * exception.  Before it returns False, it lets other threads take the GIL: a
- * caller that polls in a loop may be waiting for what these threads do. */
+ * exception.  Before it returns False, it lets other threads take the GIL,
+ * because a caller that polls in a loop may be waiting for what these threads
+ * do. */
 PyObject *bool_or_raise(struct ps_runtime *runtime, const char *operation,
                         ps_status status);
 
@@ -169,8 +171,8 @@ PyObject *captured_stream(struct ps_device *device, ps_handle identity);
 void explain_capture(const char *function, const char *format, ...);
 
 /* Call this after code that notes or explains captures.  If the code has
- * raised an exception, clears it.  If that is an Exception other than
- * MemoryError, reports it first. */
+ * raised an exception, clears the exception.  If that is an Exception other
+ * than MemoryError, it is reported before it is cleared. */
 void report_unless_no_memory(void);
 
 #endif

@@ -418,7 +418,8 @@ count_signal(int number, siginfo_t *info, void *context)
     errno = error;
 }
 
-/* The body of the thread.  It runs until the process ends. */
+/* The body of the thread that answers the signals.  It runs until the process
+ * ends. */
 static void
 answer_signals(void)
 {

@@ -10,8 +10,8 @@
 #include "errors.h"
 #include "stream.h"
 
-/* Called when the last reference to a stream is dropped, with or without the
- * GIL. */
+/* Called when the last reference to a stream is dropped.  The calling thread
+ * may hold the GIL or not. */
 static void
 release_owner(void *owner)
 {

@@ -75,7 +75,8 @@ typedef struct {
     PyObject *_Atomic waiters;
 } FutureObject;
 
-/* A flag in `holders`: the attribute _state shows that the Future is done. */
+/* A flag in `holders`.  Once it is set, the attribute _state shows that the
+ * Future is done. */
 #define PUBLISHED (UINT_MAX / 2 + 1)
 
 static FutureObject *

@@ -21,8 +21,8 @@ typedef struct {
     PyObject ob_base;
     struct ps_runtime *runtime;
     struct ps_graph *graph;
-    PyObject *pool; /* the `pool` argument of the latest _begin(), or NULL */
-    struct calls *calls; /* the callables of that capture, or NULL */
+    PyObject *pool;      /* the argument `pool` of _begin(), or NULL */
+    struct calls *calls; /* the capture's callables, or NULL */
     /* The address of the exception that was being handled when the capture
      * began; 0 if there was none.  It is only compared, since the exception
      * may have been freed. */
@@ -402,7 +402,8 @@ raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
 }
 
 /* Returns the address of the exception that this thread is handling, as in an
- * except clause, a finally clause or an __exit__().  0 if there is none. */
+ * except clause, a finally clause or an __exit__().  Returns 0 if there is
+ * none. */
 static uintptr_t
 handled_exception(void)
 {

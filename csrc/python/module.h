@@ -156,9 +156,9 @@ PyObject *set_once(PyObject *_Atomic *field, PyObject *made);
 PyObject *
 import_once(PyObject *_Atomic *field, const char *module, const char *name);
 
-/* Call a function of a Python module.  `format` is Py_BuildValue's, and makes
- * a tuple of the arguments.  Returns the result, a new reference; NULL with an
- * exception.  import_call_with takes the values as a va_list. */
+/* Call a function of a Python module.  `format` is a format of Py_BuildValue
+ * that makes a tuple of the arguments.  Returns the result, a new reference;
+ * NULL with an exception.  import_call_with takes the values as a va_list. */
 PyObject *
 import_call(const char *module, const char *name, const char *format, ...);
 PyObject *import_call_with(const char *module, const char *name,
@@ -257,7 +257,8 @@ extern PyMethodDef cuda_stream_function;
         .slots = (type_slots),                                            \
     }
 
-/* The entry of a table of members that makes weak references possible. */
+/* An entry for a type's table of members.  It makes weak references to the
+ * type's objects possible. */
 #define WEAKREFS(object)                                              \
     {                                                                 \
         "__weaklistoffset__", T_PYSSIZET, offsetof(object, weakrefs), \
