@@ -210,8 +210,8 @@ foreign_stream(const char *function, PyObject *object)
 }
 
 /* Returns a new reference to the stream of `source`, one of this package's
- * Stream objects.  If the argument names another device than the stream's,
- * raises an exception and returns NULL. */
+ * Stream objects.  Returns NULL with an exception on failure, for example if
+ * the argument names another device than the stream's. */
 static struct ps_stream *
 share(const char *function, PyObject *source, PyObject *argument)
 {
