@@ -23,7 +23,8 @@ partition_of(PyObject *self)
     return ((PartitionObject *)self)->partition;
 }
 
-/* Raise RuntimeError for a request of more multiprocessors than are left. */
+/* Raise RuntimeError because more multiprocessors were asked for than are
+ * left. */
 static PyObject *
 raise_count(struct ps_device *device, int count, int taken)
 {
@@ -48,9 +49,9 @@ static ps_status
 create(struct ps_device *device, int count, struct ps_partition **partition,
        int *taken)
 {
-    /* Blocks and streams that were dropped while they were busy still keep
-     * their partitions.  First release those whose work is done now, so that
-     * their multiprocessors can be had. */
+    /* A block or a stream that was dropped while it was busy keeps its
+     * partition until it is released.  Release those whose work is done, so
+     * that their multiprocessors can be given to the new partition. */
     ps_memory_sweep(device->runtime);
     ps_device_give_up_deferred(device);
     return ps_partition_create(device, count, partition, taken);

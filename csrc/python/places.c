@@ -1,7 +1,7 @@
 /* Places of a program: the lines at which it calls the package.  The critical
  * section of variables_owner() guards the variables here.  A call in the
- * program is identified by its code object and the offset of the
- * instruction. */
+ * program is identified by the code object that contains it and the offset of
+ * its instruction. */
 #include "places.h"
 
 #include <stdatomic.h>
@@ -9,7 +9,8 @@
 #include "args.h"
 #include "errors.h"
 
-/* The prefix of the names of this package's files.  Set once. */
+/* The names of this package's files begin with this str.  It is NULL until
+ * places_exclude sets it, and then constant. */
 static PyObject *_Atomic own;
 
 static PyObject *
@@ -39,8 +40,8 @@ is_of_package(PyCodeObject *code)
 {
     PyObject *file = code->co_filename, *prefix = own;
     Py_ssize_t last = prefix != NULL ? PyUnicode_GET_LENGTH(prefix) - 1 : -1;
-    /* First compare the last character of the prefix: few names of other files
-     * have the same character there. */
+    /* First compare only the last character of the prefix.  In the names of
+     * other files, the character at this index is rarely the same. */
     return last >= 0 && PyUnicode_GET_LENGTH(file) > last &&
            PyUnicode_READ_CHAR(file, last) ==
                PyUnicode_READ_CHAR(prefix, last) &&
@@ -81,7 +82,8 @@ place_of(PyCodeObject *code, int instruction)
 
 /* ---- Numbers ---- */
 
-/* A cache entry: the place of a call in the program. */
+/* An entry of the cache that maps calls in the program to the numbers of their
+ * places. */
 struct call {
     PyCodeObject *code;
     int offset;
@@ -149,8 +151,9 @@ place_at(Py_ssize_t number)
 }
 
 /* Returns the number of a call's place.  If `place` is NULL, only looks in the
- * cache, and returns -1 without an exception if the call is not there.
- * Returns -1 with an exception on failure. */
+ * cache, and returns -1 without an exception if the call is not there.  Also
+ * returns -1 without an exception if no caller holds the places.  On failure,
+ * returns -1 with an exception. */
 static Py_ssize_t
 number_call(PyCodeObject *code, int offset, PyObject *place)
 {
@@ -172,8 +175,10 @@ number_call(PyCodeObject *code, int offset, PyObject *place)
     return number;
 }
 
-/* Returns whether the frame runs code of the program.  *number becomes the
- * number of its place; -1 if there is none, or with an exception. */
+/* Returns whether the frame runs code of the program.  If it does, *number
+ * becomes the number of the place at which it runs.  Otherwise, and if no
+ * caller holds the places, *number becomes -1.  On failure, *number becomes -1
+ * and an exception is set. */
 static bool
 number_frame(PyFrameObject *frame, Py_ssize_t *number)
 {

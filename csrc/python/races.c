@@ -1,8 +1,8 @@
 /* The race detector's Python side: places in programs, and reports of races.
  * pystreams/races.py turns the reports into words.
  *
- * Core calls backends with or without the GIL, so each hook acquires the
- * GIL. */
+ * Core calls backends with or without the GIL, so the hooks that need the GIL
+ * acquire it. */
 #include "races.h"
 
 #include <string.h>
@@ -36,20 +36,22 @@ actor_name(const struct ps_stream *stream)
 
 /* ---- Hooks ---- */
 
-/* The function of races.py that reports a race.  variables_owner() guards
- * it. */
+/* The function of races.py that reports a race.  variables_owner() guards this
+ * variable. */
 static PyObject *report;
 
 struct description {
     struct ps_description base;
-    /* The code of the program's innermost function; NULL if none runs. */
+    /* The code object of the innermost function of the program; NULL if no
+     * such function is running. */
     PyCodeObject *code;
     int instruction;
     unsigned long thread;
-    /* Whether a callable of Stream.submit has made the access. */
+    /* Whether the access was made by a callable that was passed to
+     * Stream.submit. */
     bool inside;
-    /* The result of callable_place.  NULL if `inside` is false, or if out of
-     * memory. */
+    /* The place at which that callable was submitted.  NULL if `inside` is
+     * false, or if out of memory. */
     PyObject *submitted;
     char operation[32];
 };
@@ -100,7 +102,8 @@ name_of_actor(const struct ps_actor_name *actor)
                : Py_NewRef(Py_None);
 }
 
-/* Returns the arguments of races.Operation; NULL with an exception. */
+/* Returns a tuple of the arguments for races.Operation; NULL with an
+ * exception. */
 static PyObject *
 operation_of(const struct ps_operation *operation)
 {
@@ -165,7 +168,8 @@ struct tally {
 static const char *const waits[] = {"wait", "synchronize"};
 enum { WAITS = 2 };
 
-/* Indexed by the number of the place.  variables_owner() guards the array. */
+/* Indexed by the number of the place, and then as `waits`.  variables_owner()
+ * guards the array. */
 static struct tally (*tallies)[WAITS];
 static Py_ssize_t tally_room;
 static atomic_bool counting;
@@ -245,7 +249,7 @@ static const struct ps_races_hooks hooks = {
     .waited = note_wait,
 };
 
-/* ---- Facts that the observer's table does not see ---- */
+/* ---- Facts that calls of the backend do not show ---- */
 
 void
 races_trace(enum ps_trace_kind kind, struct ps_device *device,
@@ -258,7 +262,8 @@ races_trace(enum ps_trace_kind kind, struct ps_device *device,
         return;
     }
     if (kind == PS_TRACE_STREAM_SYNCHRONIZATION) {
-        /* While a schedule keeps notes, a wait begins without a query. */
+        /* Stream.synchronize first queries the stream, unless a schedule keeps
+         * notes. */
         ps_races_synchronize_stream(&name, !ps_cpu_schedules.is_noted());
         return;
     }
@@ -360,8 +365,8 @@ viewed_buffer(PyObject *object)
     return NULL;
 }
 
-/* Get the bytes of a Buffer or of a view of one.  Returns false if the object
- * is neither. */
+/* Get the range of bytes that a Buffer or a view of a Buffer covers.  Returns
+ * false if the object is neither, or if the range is empty. */
 static bool
 viewed_bytes(PyObject *object, struct ps_access *access)
 {
@@ -407,8 +412,9 @@ add_access(struct access_list *list, const struct ps_access *access)
     return 0;
 }
 
-/* Add the bytes of a Buffer, or of a view of one, to the list.  Looks also
- * into lists, tuples and dicts.  On failure, returns -1 with MemoryError. */
+/* If the object is a Buffer or a view of a Buffer, add its bytes to the list.
+ * If it is a list, tuple or dict, do the same for each of its items.  On
+ * failure, returns -1 with MemoryError. */
 static int
 add_viewed(struct access_list *list, PyObject *object, int depth)
 {
@@ -439,9 +445,9 @@ add_viewed(struct access_list *list, PyObject *object, int depth)
     return result;
 }
 
-/* Fill the list with the bytes of the Buffers, and views of Buffers, among the
- * arguments.  On failure, returns -1 with MemoryError.  The caller frees the
- * list, also after a failure. */
+/* Fill the list with the bytes of all Buffers and views of Buffers among the
+ * arguments.  On failure, returns -1 with MemoryError.  The caller must free
+ * list->accesses, even after a failure. */
 static int
 viewed_by(PyObject *const *args, Py_ssize_t count, struct access_list *list)
 {
@@ -512,8 +518,9 @@ races_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 static PyObject *
 races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
 {
-    /* Places must have numbers from before the first wait is counted until no
-     * thread can count one any more. */
+    /* The tallies are indexed by the numbers of places.  So keep these numbers
+     * from before the first wait is counted until no thread can count a wait
+     * any more. */
     if (places_hold() < 0) {
         return NULL;
     }
@@ -529,7 +536,7 @@ races_count_waits(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* Get the tally with this number.  Returns false past the last one. */
+/* Get the tally with this number.  Returns false if there is no such tally. */
 static bool
 read_tally(Py_ssize_t number, struct tally *tally)
 {
@@ -633,7 +640,8 @@ races_ignore(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
-/* The exit status if the program has continued after a race; else 0. */
+/* The status with which the process must exit because the program continued
+ * after a race; 0 if there is no such status. */
 static atomic_int exit_status;
 
 static void
@@ -660,8 +668,8 @@ set_exit_status(PyObject *Py_UNUSED(module), PyObject *argument)
     Py_RETURN_NONE;
 }
 
-/* Get the bytes that an argument of declare() means.  On failure, returns -1
- * with an exception. */
+/* Get the range of bytes to which an item of declare()'s `reads` or `writes`
+ * refers.  On failure, returns -1 with an exception. */
 static int
 extent_of(PyObject *memory, struct ps_access *access)
 {
@@ -713,8 +721,8 @@ extent_of(PyObject *memory, struct ps_access *access)
     return found < 0 ? -1 : 0;
 }
 
-/* Add the bytes of each item of the iterable to the list; an item without
- * bytes adds nothing.  On failure, returns -1 with an exception. */
+/* Add the bytes of each item of the iterable to the list.  An item without
+ * bytes is left out.  On failure, returns -1 with an exception. */
 static int
 add_declared(struct access_list *list, PyObject *iterable, bool writes)
 {

@@ -13,20 +13,22 @@
 
 struct ps_actor_name actor_name(const struct ps_stream *stream);
 
-/* Returns the moment at which all of the work so far is done; NULL if the race
- * detector is off. */
+/* Returns the moment, for the race detector, at which all work that has been
+ * queued so far is done; NULL if the race detector is off. */
 struct ps_moment *moment_of_work(const struct work *work);
 
-/* Returns the name of a live stream, or None; NULL with an exception. */
+/* Returns the name of the stream; None if the stream has no name or is no
+ * longer alive.  NULL with an exception. */
 PyObject *name_of_actor(const struct ps_actor_name *actor);
 
 /* Report a traced call to the race detector. */
 void races_trace(enum ps_trace_kind kind, struct ps_device *device,
                  ps_handle handle);
 
-/* Between imply_begin and imply_end, the waits of the calling thread are the
- * library's own, such as the wait of copy_() for its copy: races.redundant()
- * does not list them as the program's. */
+/* Between imply_begin and imply_end, the calling thread waits because the
+ * library needs the wait, not because the program has asked for one.  For
+ * example, copy_() waits for its copy.  races.redundant() does not list such
+ * waits. */
 static inline void
 imply_begin(void)
 {
@@ -49,19 +51,21 @@ imply_end(void)
 int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
                 bool writes);
 
-/* Call this before a reference to the block is dropped, if it may be the last
- * one. */
+/* If the caller holds the last reference to the block, tell the race detector
+ * that the block's memory is freed.  Call this before the reference is
+ * dropped. */
 void block_ends(struct ps_block *block);
 
-/* For the schedule that is explored, note the memory that the arguments refer
- * to.  On failure, returns -1 with MemoryError. */
+/* Add notes about the memory that these arguments of a callable refer to, for
+ * the schedule that is being explored.  On failure, returns -1 with
+ * MemoryError. */
 int note_arguments(PyObject *const *args, Py_ssize_t count);
 
-/* Call this before a callable with these arguments is queued on the stream.
- * For the race detector, the callable reads every Buffer and every view of a
- * Buffer among its arguments, also those in containers.  The moment at which
- * it runs is stored in the Future.  On failure, returns -1 with an
- * exception. */
+/* Report a callable with these arguments to the race detector.  Call this
+ * before the callable is queued on the stream.  The callable is assumed to
+ * read every Buffer and every view of a Buffer among its arguments, including
+ * those in containers.  Stores in the Future the moment at which the callable
+ * runs.  On failure, returns -1 with an exception. */
 int expect_callable(struct ps_stream *stream, PyObject *const *args,
                     Py_ssize_t count, PyObject *future);
 

@@ -15,8 +15,9 @@
 
 /* ---- Hooks ---- */
 
-/* A function of schedules.py.  It is called with the numbers of operations
- * that were queued, and with their stream.  variables_owner() guards it. */
+/* The function of schedules.py that is called after operations were queued,
+ * with their numbers and their stream.  variables_owner() guards this
+ * variable. */
 static PyObject *queued_function;
 
 static bool
@@ -25,7 +26,8 @@ is_internal(void)
     return ps_thread_word(PS_THREAD_OWN) != NULL || callable_has_ended();
 }
 
-/* Returns the name of a stream, as stream_name_at. */
+/* Returns the name of a stream as stream_name_at does; None if there is no
+ * such device. */
 static PyObject *
 name_of(int device_type, int index, ps_handle stream)
 {
@@ -108,8 +110,8 @@ advance_schedule(bool (*is_done)(void *object), void *object, int64_t *left_ns)
 
 /* ---- Functions ---- */
 
-/* Held while a thread begins or ends a schedule.  The GIL is not enough,
- * because it is released meanwhile. */
+/* Held while a thread begins or ends a schedule.  The GIL does not suffice,
+ * because the thread releases it while it does so. */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
 static int
@@ -221,8 +223,9 @@ schedule_begin(PyObject *Py_UNUSED(module), PyObject *args)
     schedule.steps = steps > 0 ? steps : 1;
     schedule.logged = function != Py_None;
     schedule.queued = schedule.logged ? queued : NULL;
-    /* Check this before `changing` is locked: a thread that is ending a
-     * schedule holds the mutex, and may wait for this thread. */
+    /* Check this before `changing` is locked.  A thread that is ending a
+     * schedule holds this mutex while it waits for callables, and the calling
+     * thread may be running one of them. */
     int result = check_off();
     if (result == 0) {
         result = parse_numbers(numbers, &schedule);
@@ -253,7 +256,8 @@ list_of(const struct ps_schedule_result *result)
     return list;
 }
 
-/* Undo what begin() has done, when the engines have no schedule any more. */
+/* Undo what begin() has done.  Call this when the engines have ended the
+ * schedule. */
 static void
 forget_schedule(void)
 {

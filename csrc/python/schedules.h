@@ -1,6 +1,6 @@
-/* Functions for calls that query, wait or use memory.  While a schedule is
- * explored, such a call must let the schedule run work, or note the memory for
- * the schedule. */
+/* Functions for methods that query, wait or use memory.  While a schedule is
+ * explored, a method that queries or waits must let the schedule run work, and
+ * a method that uses memory must note the memory for the schedule. */
 #ifndef PYSTREAMS_PYTHON_SCHEDULES_H
 #define PYSTREAMS_PYTHON_SCHEDULES_H
 
@@ -10,7 +10,8 @@
 #include "module.h"
 
 /* Call this after a query has found that work is pending.  The program may be
- * polling in a loop, so the schedule may run some work.  Releases the GIL. */
+ * polling in a loop, so this lets the schedule run some work.  Releases the
+ * GIL. */
 static inline void
 poll_schedule(void)
 {
@@ -29,8 +30,8 @@ note_memory(enum ps_note_kind kind, const void *data, size_t nbytes)
     }
 }
 
-/* Call this when a wait that used advance_schedule is over.  Returns when the
- * schedule lets the calling thread continue.  Releases the GIL. */
+/* Wait until the schedule lets the calling thread continue.  Call this when a
+ * wait that used advance_schedule is over.  Releases the GIL. */
 static inline void
 arrive_in_schedule(void)
 {
@@ -41,9 +42,11 @@ arrive_in_schedule(void)
 
 /* While a schedule is explored, run its work until is_done(object) is true,
  * the wait's virtual time is over, or nothing can run.  *left_ns is the
- * virtual time that the wait has left.  Returns PS_SUCCESS, PS_ERROR_TIMED_OUT
- * or PS_ERROR_DEADLOCK.  After PS_SUCCESS, the object may not be done yet;
- * then the caller must wait longer.  Releases the GIL. */
+ * virtual time that the wait has left.  Returns PS_ERROR_TIMED_OUT if that
+ * time is over, PS_ERROR_DEADLOCK if the wait can never end, and PS_SUCCESS
+ * otherwise.  Even after PS_SUCCESS, the object may not be done, because a
+ * callable or another thread may first have to do something.  The caller must
+ * then wait longer.  Releases the GIL. */
 ps_status advance_schedule(bool (*is_done)(void *object), void *object,
                            int64_t *left_ns);
 

@@ -1,7 +1,7 @@
 /* Interprocess Buffers.  A Buffer's handle consists of the handle of its block
- * and the Buffer's range within the block.  Whatever bytes a handle has, the
- * range cannot exceed the block: the backend checks the size of the block, and
- * this file checks the range. */
+ * and the Buffer's range within the block.  Even if a handle has arbitrary
+ * bytes, the range cannot exceed the block, because the backend checks the
+ * size of the block, and this file checks the range against that size. */
 #include "share.h"
 
 #include <stddef.h>
@@ -42,8 +42,8 @@ checksum(const struct handle *handle)
 }
 
 /* Get the handle of an open interprocess Buffer.  On failure, returns -1 with
- * an exception; its type is `refusal` if the Buffer is not an interprocess
- * one. */
+ * an exception.  If the Buffer is not an interprocess one, the exception is of
+ * the type `refusal`. */
 static int
 handle_of(PyObject *self, PyObject *refusal, const char *doing,
           struct ps_device **device, struct handle *handle)
@@ -101,8 +101,8 @@ Buffer_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
                : NULL;
 }
 
-/* Open the block of the handle on the device, and make a span of the handle's
- * range within it. */
+/* Open the handle's block on the device.  *span becomes the handle's range
+ * within the block. */
 static ps_status
 open_part(struct ps_device *device, const struct handle *handle,
           struct span *span)
@@ -125,7 +125,8 @@ open_part(struct ps_device *device, const struct handle *handle,
     return status;
 }
 
-/* Open the handle on whichever device of the runtime has the memory. */
+/* Open the handle on the device of the runtime that has the memory, whichever
+ * it is.  `device` is tried first. */
 static ps_status
 open_anywhere(struct ps_device *device, const struct handle *handle,
               struct span *span)

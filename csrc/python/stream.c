@@ -1,6 +1,6 @@
 /* The types `Stream` and `cuda.Stream`.  A method that may block or release
- * the GIL has a use (struct stream_use) of the stream, because another thread
- * may close the object meanwhile. */
+ * the GIL first begins a use of the stream (struct stream_use), because
+ * another thread may close the object meanwhile. */
 #include "stream.h"
 
 #include <limits.h>
@@ -36,17 +36,18 @@ backend_of(PyObject *self)
 }
 
 /* Call this before the program gets the stream's handle or can queue work on
- * the stream.  A stream that is not marked counts as idle, without a query. */
+ * the stream.  A stream that was not marked is taken to be idle, and is not
+ * queried. */
 static void
 mark_used(struct ps_stream *stream)
 {
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
 }
 
-/* Change the object's `uses` from *uses, the value that the caller has read,
- * to `changed`.  If another thread has changed it in the meantime, returns
- * false, and *uses becomes the present value.  With a GIL that cannot
- * happen. */
+/* Set the object's `uses` to `changed` if it is still *uses, the value that
+ * the caller has read.  Otherwise another thread has changed it; then *uses
+ * becomes the present value, and the function returns false.  With a GIL, it
+ * always returns true. */
 static inline bool
 change_uses(PyObject *self, unsigned *uses, unsigned changed)
 {
@@ -115,9 +116,9 @@ try_use(PyObject *stream, struct stream_use *use)
     return true;
 }
 
-/* For an object with STREAM_CALLERS: returns a new reference to the calling
- * thread's default stream; NULL with an exception, which is ValueError if the
- * object is closed. */
+/* Called for an object with STREAM_CLOSED or STREAM_CALLERS set.  Returns a
+ * new reference to the calling thread's default stream.  On failure, returns
+ * NULL with an exception, which is ValueError if the object is closed. */
 __attribute__((cold, noinline)) static struct ps_stream *
 callers_stream(PyObject *stream)
 {
@@ -128,7 +129,7 @@ callers_stream(PyObject *stream)
     return thread_stream(as_stream(stream)->device);
 }
 
-/* As callers_stream, but returns NULL without an exception. */
+/* As callers_stream, but on failure returns NULL without an exception. */
 __attribute__((cold, noinline)) static struct ps_stream *
 try_callers_stream(PyObject *stream)
 {
@@ -161,11 +162,12 @@ stream_try_use(PyObject *stream, struct stream_use *use)
 }
 
 /* End a use of the object.  Returns true if the object is closed and this was
- * its last use: then the caller must release the stream. */
+ * its last use.  The caller must then release the stream. */
 static inline bool
 end_use(PyObject *stream)
 {
-    /* Without a GIL, uses is atomic and this is one step. */
+    /* On a free-threaded interpreter, `uses` is atomic, so that no other
+     * thread can change it between the decrement and the comparison. */
     return --as_stream(stream)->uses == STREAM_CLOSED;
 }
 
@@ -189,8 +191,9 @@ stream_share(PyObject *stream)
     return use.stream;
 }
 
-/* Returns -1 with ValueError if the Stream is closed, since its handle may
- * belong to another stream then. */
+/* Check that the Stream is open, before its handle is used.  The handle of a
+ * closed Stream may belong to another stream by now.  On failure, returns -1
+ * with an exception, which is ValueError if the Stream is closed. */
 static int
 check_open(PyObject *stream)
 {
@@ -202,9 +205,10 @@ check_open(PyObject *stream)
     return 0;
 }
 
-/* Returns the stream to which an object with the handle PS_STREAM_PER_THREAD
- * refers: the device's callers_stream if `stream` is a thread's default
- * stream; else `stream`.  Sets self->uses accordingly. */
+/* Returns the stream to store in an object for a stream with the handle
+ * PS_STREAM_PER_THREAD.  If `stream` is a thread's default stream, drops the
+ * reference to it and returns the device's callers_stream.  Otherwise returns
+ * `stream`.  Sets self->uses accordingly. */
 __attribute__((cold, noinline)) static struct ps_stream *
 stand_in(StreamObject *self, struct ps_stream *stream)
 {
@@ -279,7 +283,7 @@ stream_use_parsed(const char *method, int type, PyObject *const *args,
     return use->stream != NULL ? 0 : -1;
 }
 
-/* The parameters of the constructors. */
+/* The indices of the constructors' parameters. */
 enum {
     DEVICE,
     PRIORITY,
@@ -351,7 +355,7 @@ stream_create(PyTypeObject *type, struct ps_device *device, int priority,
 }
 
 /* Construct a Stream.  positional: the number of parameters that may be given
- * by position.  device_type: as `type` in device_argument. */
+ * by position.  device_type: see `type` in device_argument. */
 static PyObject *
 stream_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs,
                  int positional, int device_type)
@@ -423,8 +427,8 @@ Stream_dealloc(PyObject *op)
     object_free(op);
 }
 
-/* Returns the number of the stream's pending operations; 0 if the backend
- * cannot tell, or cannot tell without waiting for other libraries. */
+/* Returns the number of the stream's pending operations.  Returns 0 if the
+ * backend cannot tell, or would have to wait for other libraries first. */
 static unsigned
 count_pending(PyObject *self)
 {
@@ -542,9 +546,9 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     struct ps_device *device = use.stream->device;
-    /* Query first, because that is faster than a wait, which also checks for
-     * signals.  But do not query while a schedule keeps notes, since the query
-     * would count as one of the program. */
+    /* Query first, because a query is faster than a wait, which also checks
+     * for signals.  Do not query while a schedule keeps notes, because the
+     * schedule would take it for a query by the program. */
     if (!ps_cpu_schedules.is_noted() &&
         stream_query(use.stream) == PS_SUCCESS && !any_captured_failed()) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,
@@ -608,7 +612,7 @@ Stream_wait_stream(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return none_unless_raised(result);
 }
 
-/* Create the event that record_event returns if it is given none. */
+/* Create the event that record_event returns if the caller passes none. */
 static PyObject *
 event_for(PyObject *self)
 {

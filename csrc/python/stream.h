@@ -1,4 +1,5 @@
-/* The type Stream, and the streams that arguments name. */
+/* The type Stream, and functions that get the stream which an argument
+ * names. */
 #ifndef PYSTREAMS_PYTHON_STREAM_H
 #define PYSTREAMS_PYTHON_STREAM_H
 
@@ -10,8 +11,8 @@
 
 #define is_stream(object) is_instance((object), module_state.stream_type)
 
-/* The type of a count of uses.  The GIL guards such a count; on a
- * free-threaded interpreter it is atomic. */
+/* The type of a count of uses.  The GIL guards such a count.  On a
+ * free-threaded interpreter, the count is atomic instead. */
 #ifdef Py_GIL_DISABLED
 typedef atomic_uint use_count;
 #else
@@ -20,15 +21,14 @@ typedef unsigned use_count;
 
 typedef struct {
     PyObject ob_base;
-    /* The stream of core.  Accessed only during a use; see struct
-     * stream_use. */
+    /* Core's stream.  Accessed only during a use; see struct stream_use. */
     struct ps_stream *stream;
     /* Copies of the stream's device and handle, since the object may outlive
      * the stream. */
     struct ps_device *device;
     ps_handle handle;
-    /* The number of calls that are using the stream, plus STREAM_CLOSED or
-     * STREAM_CALLERS. */
+    /* The number of calls that are using the stream.  The two highest bits are
+     * the flags STREAM_CLOSED and STREAM_CALLERS. */
     use_count uses;
     PyObject *weakrefs;
     PyObject *name; /* a str, or NULL */
@@ -41,13 +41,13 @@ typedef struct {
  * failure. */
 PyObject *stream_wrap(PyTypeObject *type, struct ps_stream *stream);
 
-/* A flag in `uses`: the object is closed.  Then no use can begin, and the end
- * of the last use releases the stream. */
+/* A flag in `uses` which says that the object is closed.  After it is set, no
+ * use can begin, and the end of the last use releases the stream. */
 #define STREAM_CLOSED (UINT_MAX / 2 + 1)
 
-/* A flag in `uses`: the object means the default stream of whichever thread
- * uses the object.  Uses of such an object are not counted; each holds a
- * reference to the stream. */
+/* A flag in `uses` which says that the object means the default stream of
+ * whichever thread uses the object.  Uses of such an object are not counted.
+ * Instead, each use holds a reference to the thread's stream. */
 #define STREAM_CALLERS (STREAM_CLOSED / 2)
 
 static inline bool
@@ -57,66 +57,69 @@ stream_is_closed(PyObject *stream)
 }
 
 /* Close the object.  Returns the stream, which the caller must release.
- * Returns NULL if the object was already closed, or if a use is in progress:
- * then the end of the last use releases the stream. */
+ * Returns NULL if the caller has nothing to release, because the object was
+ * already closed or has STREAM_CALLERS set, or because a use is in progress,
+ * whose end will release the stream. */
 struct ps_stream *stream_take(PyObject *stream);
 
 /* A use of a Stream object by a call.  It keeps the stream alive even if
- * another thread closes the object.  Uses are counted in the object instead of
- * taking a reference to the stream, because with the GIL a count costs less
- * than the two atomic operations of a reference. */
+ * another thread closes the object during the call.  Uses are counted in the
+ * object, and usually hold no reference to the stream.  With the GIL, such a
+ * count costs less than the two atomic operations that take and drop a
+ * reference. */
 struct stream_use {
     struct ps_stream *stream;
     /* NULL if the use holds a reference to the stream instead. */
     StreamObject *object;
 };
 
-/* Begin to use an open Stream, which the caller keeps alive.  Returns -1 with
- * ValueError if it is closed, or with the exception of thread_stream. */
+/* Begin to use the Stream, which the caller keeps alive.  On failure, returns
+ * -1 with an exception, which is ValueError if the Stream is closed. */
 int stream_use(PyObject *stream, struct stream_use *use);
 
-/* As stream_use, but returns false without an exception if the Stream is
- * closed or memory runs out. */
+/* As stream_use, but on failure returns false without an exception.  It fails
+ * if the Stream is closed or memory runs out. */
 bool stream_try_use(PyObject *stream, struct stream_use *use);
 
-/* As stream_use, for the stream that a function's argument names: a Stream, or
- * another library's object with __cuda_stream__.  On failure, returns -1 with
- * an exception. */
+/* As stream_use, for the stream that a function's argument names.  The
+ * argument is a Stream, or another library's object that has __cuda_stream__.
+ * On failure, returns -1 with an exception. */
 int stream_use_named(const char *function, PyObject *argument,
                      struct stream_use *use);
 
-/* As stream_use_named, for a method whose only parameter is `stream`.  If it
- * is None or was not given, uses the current stream of the current device of
- * this type. */
+/* As stream_use_named, for a method whose only parameter is `stream`.  If the
+ * argument is None or was not given, uses the current stream of the current
+ * device of this type. */
 int
 stream_use_parsed(const char *method, int type, PyObject *const *args,
                   Py_ssize_t nargs, PyObject *kwnames, struct stream_use *use);
 
 void stream_use_end(struct stream_use *use);
 
-/* Returns a new reference to the stream of an open Stream; NULL with
- * ValueError if it is closed. */
+/* Returns a new reference to the Stream's stream.  On failure, returns NULL
+ * with an exception, which is ValueError if the Stream is closed. */
 struct ps_stream *stream_share(PyObject *stream);
 
-/* Returns a new reference to the stream that an argument names, as
- * stream_use_named; NULL with an exception. */
+/* Returns a new reference to the stream that the argument names; see
+ * stream_use_named.  NULL with an exception. */
 struct ps_stream *stream_named(const char *function, PyObject *argument);
 
-/* Returns the name of the live stream with this handle, or None; NULL with an
+/* Returns the name of the live stream whose `identity` is this handle.
+ * Returns None if there is no such stream or it has no name; NULL with an
  * exception. */
 PyObject *stream_name_at(struct ps_device *device, ps_handle handle);
 
-/* Drop a reference.  Called with the GIL held.  A failure is passed to
- * sys.unraisablehook.  Accepts NULL. */
+/* Drop a reference to the stream.  Called with the GIL held.  A failure is
+ * passed to sys.unraisablehook.  Accepts NULL. */
 void stream_release(struct ps_stream *stream);
 
-/* Returns the status of Stream.query(). */
+/* Query the stream, as Stream.query() does, and return the status. */
 ps_status stream_query(struct ps_stream *stream);
 
-/* The derived types of Stream set these two themselves instead of inheriting
- * them: Python's default tp_dealloc for a subtype is slower, and from Python
- * 3.11 on the interpreter calls a method faster if the object's own type has
- * it. */
+/* The types derived from Stream have these two in their own slots, because
+ * inheriting them would be slower.  A type that inherits tp_dealloc gets
+ * Python's slower subtype_dealloc.  From Python 3.11 on, the interpreter calls
+ * a method faster if the object's own type has it. */
 void Stream_dealloc(PyObject *self);
 extern PyMethodDef stream_methods[];
 

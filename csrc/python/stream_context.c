@@ -1,6 +1,6 @@
 /* Context managers that make a stream current: the type `cuda.StreamContext`,
- * which accelerator uses, too; the function `cuda.stream`; and the base of
- * `cuda.graph`. */
+ * which pystreams.accelerator uses too; the function `cuda.stream`; and the
+ * base class of `cuda.graph`. */
 #include "module.h"
 
 #include "args.h"
@@ -12,7 +12,7 @@
 
 typedef struct {
     PyObject ob_base;
-    PyObject *stream; /* NULL: __enter__ changes nothing */
+    PyObject *stream; /* NULL if __enter__ must change nothing */
 } ContextObject;
 
 static int
@@ -56,8 +56,8 @@ StreamContext_dealloc(PyObject *self)
     object_free(self);
 }
 
-/* Returns a new reference to the Stream; NULL if there is none.  Another
- * thread may call __init__ again at the same time. */
+/* Returns a new reference to the Stream; NULL if there is none.  This is safe
+ * even if another thread calls __init__ again at the same time. */
 static PyObject *
 held_stream(PyObject *self)
 {
@@ -172,8 +172,9 @@ synchronize(void)
                                : -1;
 }
 
-/* Check that the stream belongs to the emulation in which the capture would
- * begin.  On failure, returns -1 with an exception. */
+/* Check that the stream belongs to the runtime in which the capture would
+ * begin, and not to a CUDA emulation that has ended or has since begun.  On
+ * failure, returns -1 with an exception. */
 static int
 check_stream(PyObject *self)
 {
@@ -209,9 +210,9 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
     return entered;
 }
 
-/* Several steps may raise an exception.  That of the `with` block takes
- * precedence, then that of the end of the capture, then that of leaving the
- * stream. */
+/* If several steps raise an exception, only one of these is raised in the end.
+ * The exception of the `with` block takes precedence over that of ending the
+ * capture, and both take precedence over that of leaving the stream. */
 static PyObject *
 GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {

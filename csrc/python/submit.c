@@ -32,14 +32,15 @@
 #include "wait.h"
 
 enum {
-    /* The largest number of threads, and so of callables that run at once. */
+    /* The largest number of threads.  It is also the largest number of
+     * callables that run at once. */
     MOST_THREADS = 256,
     /* An idle thread waits this long for a callable before it ends. */
     IDLE_SECONDS = 5,
 };
 
-/* The queue of the callables that their streams have reached, and the threads
- * that run callables. */
+/* The queue of callables, and the threads that run them.  A callable is in the
+ * queue from when its stream reaches it until a thread takes it. */
 static struct {
     /* Guards the other fields, except the last two.  It is never held while a
      * thread waits for the GIL. */
@@ -47,9 +48,10 @@ static struct {
     /* Signalled when a callable or a thread ends after the queue was
      * closed. */
     pthread_cond_t ended;
-    /* Posted to wake a thread, usually for each callable that is appended.  A
-     * thread that it wakes may find the queue empty.  It is a semaphore
-     * because a thread that waits for one needs no lock to wake up. */
+    /* Posted to wake a thread, usually once for each callable that is appended
+     * to the queue.  The thread that wakes up may find the queue empty.  It is
+     * a semaphore, because a thread needs no lock to wake up from a wait for a
+     * semaphore. */
     sem_t hints;
     struct job *first;
     struct job **tail;
@@ -59,14 +61,15 @@ static struct {
     int leaving;
     /* The number of callables that are running. */
     int running;
-    /* While a thread is in advance_awaited: the number of calls of
-     * advance_awaited since it began; else 0. */
+    /* If a thread is in the loop of advance_awaited, the number of calls of
+     * advance_awaited since the loop last looked at this number, plus the
+     * number that it found then; otherwise 0. */
     unsigned advances;
-    /* The number of threads that could be busy at once: one for each stream
-     * with callables that have not ended, and one for each thread that
-     * let_others_run has replaced. */
+    /* The number of threads that may be busy at the same time.  These are one
+     * for each row of jobs (see struct job) that have not ended, and one for
+     * each thread that let_others_run has replaced. */
     int wanted;
-    /* Whether the program has ended; then no more callables start. */
+    /* Whether the program has ended.  If so, no more callables start. */
     bool closed;
     /* The lists of callables that have not started, and of callables that run.
      * The GIL guards them; on a free-threaded interpreter, the mutex does. */
@@ -81,11 +84,12 @@ static atomic_uint queue_generation = UINT_MAX / 2;
 /* The state of a thread that runs callables. */
 struct worker {
     struct job *current; /* the callable that the thread runs, or NULL */
-    /* While the schedule waits for this thread: the device of the callable
-     * that the thread runs or has just run.  Otherwise NULL. */
+    /* If the thread has the turn in a schedule (see has_turn), the device of
+     * the callable that the thread is running or has just run.  Otherwise
+     * NULL. */
     const struct ps_device *turn;
-    bool replaced; /* another thread runs the queued callables in its place */
-    bool coming;   /* it is about to take a callable from the queue */
+    bool replaced; /* whether let_others_run replaced the thread */
+    bool coming;   /* whether it is about to look at the queue */
 };
 
 /* Returns the calling thread's state; NULL if it is not a thread that runs
@@ -164,7 +168,7 @@ job_reached(struct job *job, ps_status status)
     }
 }
 
-/* Called when a stream has reached the callable; a
+/* Called when a stream has reached the callable.  This is a
  * ps_notification_function. */
 static void
 reached(void *argument, ps_status status)
@@ -220,8 +224,8 @@ wait_and_take(void)
     return job;
 }
 
-/* Returns the next callable; NULL if this thread should end.  Releases the GIL
- * only if the queue is empty. */
+/* Take the next callable from the queue, and return it.  Returns NULL if this
+ * thread should end.  Releases the GIL only if the queue is empty. */
 static struct job *
 take(void)
 {
@@ -233,8 +237,8 @@ take(void)
         return job;
     }
     Py_BEGIN_ALLOW_THREADS
-    /* Call this only after the GIL was released, because a thread that spins
-     * for the result takes the GIL as soon as it sees this. */
+    /* Call this only after the GIL was released.  A thread that spins for the
+     * result stops at this call, and then takes the GIL at once. */
     future_mark_settled();
     job = wait_and_take();
     Py_END_ALLOW_THREADS
@@ -270,9 +274,9 @@ static PyObject *
 call(struct job *job)
 {
     if (job->status != PS_SUCCESS && job->captured != NULL) {
-        /* The work before the captured callable has failed.  Every wait for
-         * the launch's stream raises this failure, so it is not raised
-         * here. */
+        /* The work before the captured callable has failed.  Do not raise its
+         * failure here, because every wait for the launch's stream raises
+         * it. */
         Py_RETURN_NONE;
     }
     if (job->status != PS_SUCCESS) {
@@ -377,8 +381,9 @@ open_gate(struct worker *self, struct job *job)
 {
     struct ps_device *device = job->stream->device;
     const struct ps_backend *backend = device->runtime->backend;
-    /* Keep the GIL for this short call.  A thread that releases the GIL may
-     * wait a whole switch interval until a busy thread gives it back. */
+    /* Keep the GIL during this function, which is short.  If it released the
+     * GIL, it might have to wait a whole switch interval until a busy thread
+     * gives the GIL back. */
     if (self->turn != NULL) {
         ps_cpu_schedules.ending();
     }
@@ -423,8 +428,7 @@ link_locked(struct job *job, struct job **list)
     *list = job;
 }
 
-/* Add a job to the list of callables that have not started.  The functions
- * below remove it, with unlink_locked. */
+/* Add a job to the list of callables that have not started. */
 static void
 link_pending(struct job *job)
 {
@@ -517,11 +521,12 @@ has_closed(void)
     return closed;
 }
 
-/* Run the schedule's work that leads to awaited Futures; see
+/* Run the schedule's work for threads that wait for Futures; see
  * futures_are_awaited.  If another thread is doing this already, only
- * increment queue.advances, so that the other thread goes on.  If every thread
- * did this work, no thread would be free to run the callables that streams
- * reach meanwhile, and each of these would need one more thread. */
+ * increment queue.advances, which makes that thread do it once more.  If every
+ * thread did this work, no thread would be free to run the callables that
+ * streams reach meanwhile, and each of these callables would need one more
+ * thread. */
 static void
 advance_awaited(void)
 {
@@ -558,7 +563,7 @@ run(struct worker *self, struct job *job)
         ps_memory_may_wait(true);
         self->current = NULL;
     }
-    /* If this is a child that the callable has forked, end it: the parent
+    /* If the callable has forked and this is the child, end it.  The parent
      * settles the Future and opens the gate. */
     if (generation != ps_generation()) {
         end_child(failed ? outcome : NULL);
@@ -572,11 +577,11 @@ run(struct worker *self, struct job *job)
         failed = false;
     }
     if (outcome != NULL) {
-        /* Settle the Future before the gate opens: when a thread finds the
-         * stream's work done, it must find the Future done, too.  An exception
-         * that the callable did not cause is not logged: a failure of earlier
-         * work is reported by the stream, and the end of the program is no
-         * failure. */
+        /* Settle the Future before the gate opens, because a thread that finds
+         * the stream's work done must find the Future done, too.  Do not log
+         * an exception that the callable did not cause.  If the work before
+         * the callable has failed, the stream reports that.  If the program
+         * has ended, that may be the cause. */
         future_settle(job->future, outcome, failed,
                       job->status == PS_SUCCESS && !has_closed());
     }
@@ -603,8 +608,9 @@ static bool
 prepare(void)
 {
     struct worker *self = calloc(1, sizeof(*self));
-    /* The first of these calls on a thread may fail for lack of memory.  Make
-     * them now, so that later calls cannot fail. */
+    /* On each thread, only the first call of each of these two functions can
+     * fail for lack of memory.  Make these calls now, so that later ones
+     * cannot fail. */
     if (self == NULL ||
         ps_thread_set_word(PS_THREAD_WORKER, self) != PS_SUCCESS ||
         ps_memory_may_wait(false) != PS_SUCCESS) {
@@ -629,7 +635,7 @@ run_jobs(void)
     free(self);
 }
 
-/* Called when the thread no longer has a thread state. */
+/* Called when the thread no longer has a Python thread state. */
 static void
 left(void)
 {
@@ -703,8 +709,9 @@ queue_job(struct job *job)
     return status;
 }
 
-/* Returns a job for the arguments of submit; NULL with an exception.  The job
- * will run in a copy of `context`; of the current context if that is NULL. */
+/* Returns a new job for the arguments of submit; NULL with an exception.  The
+ * job will run in a copy of `context` or, if that is NULL, of the current
+ * context. */
 static struct job *
 job_create(struct ps_stream *stream, PyObject *context, PyObject *const *args,
            Py_ssize_t nargs, PyObject *kwnames)
@@ -904,8 +911,8 @@ cancel_pending(void)
     }
 }
 
-/* Wait until no callable runs and no thread is leaving, for at most
- * timeout_ns.  Returns whether no callable runs.  Called with the GIL
+/* Wait until no callable is running and no thread is leaving, for at most
+ * timeout_ns.  Returns whether no callable is running.  Called with the GIL
  * released. */
 static bool
 wait_for_running(int64_t timeout_ns)
