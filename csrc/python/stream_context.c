@@ -173,8 +173,8 @@ synchronize(void)
 }
 
 /* Check that the stream belongs to the runtime in which the capture would
- * begin, and not to a CUDA emulation that has ended or has since begun.  On
- * failure, returns -1 with an exception. */
+ * begin.  It does not if an emulation of CUDA has begun or ended since the
+ * stream was created.  On failure, returns -1 with an exception. */
 static int
 check_stream(PyObject *self)
 {
@@ -212,7 +212,8 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
 
 /* If several steps raise an exception, only one of these is raised in the end.
  * The exception of the `with` block takes precedence over that of ending the
- * capture, and both take precedence over that of leaving the stream. */
+ * capture, unless the latter is no Exception, as KeyboardInterrupt is none.
+ * Both take precedence over the exception of leaving the stream. */
 static PyObject *
 GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {

@@ -50,8 +50,8 @@ static struct {
     pthread_cond_t ended;
     /* Posted to wake a thread, usually once for each callable that is appended
      * to the queue.  The thread that wakes up may find the queue empty.  It is
-     * a semaphore, because a thread needs no lock to wake up from a wait for a
-     * semaphore. */
+     * a semaphore, because a thread that waits for a semaphore needs no lock
+     * to wake up. */
     sem_t hints;
     struct job *first;
     struct job **tail;
@@ -61,9 +61,8 @@ static struct {
     int leaving;
     /* The number of callables that are running. */
     int running;
-    /* If a thread is in the loop of advance_awaited, the number of calls of
-     * advance_awaited since the loop last looked at this number, plus the
-     * number that it found then; otherwise 0. */
+    /* The number of calls of advance_awaited since a thread entered the loop
+     * there; 0 if no thread is in that loop. */
     unsigned advances;
     /* The number of threads that may be busy at the same time.  These are one
      * for each row of jobs (see struct job) that have not ended, and one for
@@ -78,7 +77,7 @@ static struct {
 } queue;
 
 /* The fork generation in which the queue was initialized.  While a thread
- * initializes the queue, it is the bitwise complement of the generation. */
+ * initializes the queue, this is the bitwise complement of the generation. */
 static atomic_uint queue_generation = UINT_MAX / 2;
 
 /* The state of a thread that runs callables. */
@@ -211,9 +210,9 @@ wait_and_take(void)
         pthread_mutex_lock(&queue.mutex);
         job = take_locked();
         /* A thread stays if submitted callables may still need it.  It also
-         * stays at the end of the program: if it ran Python code in order to
-         * end, Python could stop it while it holds locks of `threading` that
-         * Python itself needs. */
+         * stays after the program has ended.  To end, it would run Python
+         * code, and Python could stop it there while it holds locks of
+         * `threading` that Python itself needs. */
         stays = queue.closed || !idle || queue.threads <= queue.wanted;
         if (job == NULL && !stays) {
             queue.threads--;
@@ -237,8 +236,9 @@ take(void)
         return job;
     }
     Py_BEGIN_ALLOW_THREADS
-    /* Call this only after the GIL was released.  A thread that spins for the
-     * result stops at this call, and then takes the GIL at once. */
+    /* Call this only after the GIL was released.  It ends the spin of a thread
+     * that waits for the result, and that thread then takes the GIL at
+     * once. */
     future_mark_settled();
     job = wait_and_take();
     Py_END_ALLOW_THREADS

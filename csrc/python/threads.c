@@ -1,8 +1,8 @@
 /* Threads that run Python code, but are started and ended in C.  They do not
  * run the start-up code of `threading`, because an exception in it would end
  * the thread.  They can start even at the end of the program, when Python
- * starts no more threads.  The program does not wait for them: they are daemon
- * threads. */
+ * starts no more threads.  They are daemon threads, so the program does not
+ * wait for them. */
 #include "threads.h"
 
 #include <pthread.h>
@@ -22,7 +22,8 @@ struct start {
 };
 
 /* `none` is the result of a call that adds the thread to `threading` or
- * removes it.  If the call has raised an exception, report that. */
+ * removes it from there.  If the call has raised an exception, report the
+ * exception. */
 static void
 check_shown(PyObject *none)
 {
@@ -95,7 +96,7 @@ thread_main(void *argument)
 }
 
 /* Create the thread with the stack size that threading.stack_size() has set.
- * Returns an errno. */
+ * Returns 0, or an error number as pthread_create does. */
 static int
 create_thread(struct start *start)
 {

@@ -1,8 +1,10 @@
-/* The timeline's Python side: the names of threads, streams and functions, and
- * places in programs.  A log has the names to which its slices refer by index.
+/* The timeline's Python side.  It finds the names of threads, streams and
+ * functions, and the places in the program at which calls are made.  A slice
+ * refers to the names in the log's lists by index, and to a place by its
+ * number.
  *
- * Core calls backends with or without the GIL, so each hook acquires the
- * GIL. */
+ * Core calls backends with or without the GIL, so the hooks that need the GIL
+ * acquire it. */
 #include "timeline.h"
 
 #include <dlfcn.h>
@@ -25,30 +27,30 @@
 #include "trace.h"
 #include "waiter.h"
 
-/* A recording: the slices, and lists of the names that they refer to by
- * index. */
+/* A recording.  It has the slices, and lists of the names to which the slices
+ * refer by index. */
 struct log {
     struct ps_timeline *timeline;
     uintptr_t number; /* the logs are numbered from 1 */
     PyObject *threads;
-    PyObject *streams; /* (device, label) */
+    PyObject *streams; /* pairs (device, label) */
     PyObject *names;
     PyObject *name_indices;
     PyObject *foreign; /* a dict from numbers of names.h to names */
-    PyObject *active;  /* threading's dict of threads, by identifier */
+    PyObject *active;  /* threading's dict from identifiers to threads */
 };
 
-/* The log that records now, or NULL.  Read this variable, and add to the log's
- * lists, only within a critical section of variables_owner(), because
- * otherwise another thread could stop the log meanwhile. */
+/* The log that records now, or NULL.  A hook must read this variable, and add
+ * to the log's lists, only within a critical section of variables_owner(),
+ * because otherwise another thread could stop the log meanwhile. */
 static struct log *_Atomic current;
 static uintptr_t logs;
-/* The number of the latest log, for callers without the GIL; 0 before the
- * first log.  It keeps its value when the log stops. */
+/* The number of the latest log, which can be read without the GIL; 0 before
+ * the first log.  It keeps its value when the log stops. */
 static atomic_uintptr_t current_number;
 
-/* The names of the kinds of rows: the kinds of slices, and NODE for nodes of
- * graphs. */
+/* The names of the kinds of rows.  The kind of a row is the kind of the slice
+ * that it shows, or NODE if it shows a node of a graph. */
 enum { NODE = PS_SLICE_MARK + 1 };
 static const char *const kinds[] = {
     [PS_SLICE_NONE] = "",
@@ -82,10 +84,11 @@ is_internal(void)
  * log and, in the lowest BITS bits, 1 + the thread's index in that log. */
 enum { BITS = 24 };
 
-/* Returns a new reference to the name that threading.Thread has given to the
- * thread; NULL with an exception.  Runs no Python code: while Python code ran,
- * another thread could get the GIL, and wait for a lock that a caller on this
- * thread holds. */
+/* Returns a new reference to the name that `threading` knows for the thread.
+ * If it does not know the thread, the name contains the identifier.  NULL with
+ * an exception.  This must run no Python code.  If it did, another thread
+ * could take the GIL, and then wait for a lock that the calling thread
+ * holds. */
 static PyObject *
 thread_name(PyObject *active, unsigned long identifier)
 {
@@ -107,7 +110,9 @@ thread_name(PyObject *active, unsigned long identifier)
     return name;
 }
 
-/* Returns the calling thread's index + 1; 0 if out of memory. */
+/* Returns 1 + the calling thread's index in the latest log, and adds the
+ * thread to the log if necessary.  Returns 0 if the log has stopped before
+ * that, or if out of memory. */
 static uint32_t
 thread_index(void)
 {
@@ -123,8 +128,9 @@ thread_index(void)
         current != NULL && current->number == number
             ? thread_name(current->active, PyThread_get_thread_ident())
             : NULL;
-    /* Check `current` again, because the critical section may have been
-     * suspended, and the log stopped meanwhile. */
+    /* Check `current` again, because thread_name may have suspended the
+     * critical section, and another thread may have stopped the log
+     * meanwhile. */
     if (name != NULL && current != NULL && current->number == number &&
         PyList_Append(current->threads, name) == 0) {
         index = (uint32_t)PyList_GET_SIZE(current->threads);
@@ -175,8 +181,8 @@ origin(struct ps_slice *slice)
     slice->name = number != 0 ? number | PS_TIMELINE_NAME : 0;
 }
 
-/* Returns a stream's label; NULL with an exception.  The label includes the
- * handle, because names need not be unique. */
+/* Returns the text that names a stream; NULL with an exception.  It includes
+ * the handle, because the names of streams need not be unique. */
 static PyObject *
 stream_label(const struct ps_actor_name *stream)
 {
@@ -203,7 +209,7 @@ stream_label(const struct ps_actor_name *stream)
     return label;
 }
 
-/* Returns the pair (device, label) of a stream. */
+/* Returns the pair (device, label) of a stream; NULL with an exception. */
 static PyObject *
 stream_pair(const struct ps_actor_name *stream)
 {
@@ -254,7 +260,7 @@ get_hooks(void)
     return &hooks;
 }
 
-/* ---- Facts that the observer's table does not see ---- */
+/* ---- Facts that calls of the backend do not show ---- */
 
 static struct ps_actor_name
 memory_name(const struct ps_device *device)
@@ -263,8 +269,9 @@ memory_name(const struct ps_device *device)
                                   PS_TIMELINE_MEMORY};
 }
 
-/* Add a slice with the device memory that is in use.  nbytes: the size of a
- * block that is about to be freed, or 0. */
+/* Add a slice that shows how many bytes of device memory are in use.  nbytes:
+ * the size of a block that is about to be freed and is not to be counted, or
+ * 0. */
 static void
 note_memory(struct ps_device *device, uint64_t nbytes)
 {
@@ -315,9 +322,9 @@ timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
     }
 }
 
-/* Give the slice a name.  If `name` is NULL or is not a str, the slice gets
- * none.  It gets none either if memory runs out, and then an exception may be
- * pending. */
+/* Give the slice a name.  If `name` is NULL or is not a str, the slice gets no
+ * name.  If memory runs out, the slice gets no name either, and an exception
+ * may be set. */
 static void
 name_slice(struct ps_slice *slice, PyObject *name)
 {
@@ -344,8 +351,8 @@ name_wait(struct ps_slice *slice, const char *operation)
     exception_restore(saved);
 }
 
-/* As timeline_add_wait, but the slice is not published yet.  *index becomes
- * its index. */
+/* As timeline_add_wait, but does not name or publish the slice.  *index
+ * becomes the slice's index. */
 static struct ps_slice *
 make_wait(const struct work *work, uint64_t source, uint64_t *index)
 {
@@ -452,8 +459,8 @@ log_free(struct log *log)
 }
 
 /* Add the device's streams to the log, so that it can name them in activity
- * reports.  Streams that only other libraries use are not known, and are named
- * by their number. */
+ * reports.  A stream that only other libraries use is not known here, and is
+ * named by its number. */
 static void
 know_streams(struct ps_device *device)
 {
@@ -461,8 +468,8 @@ know_streams(struct ps_device *device)
     ps_handle *handles = PyMem_Calloc(room, sizeof(*handles));
     size_t count =
         handles != NULL ? ps_device_identities(device, handles, room) : 0;
-    /* The first identity is the default stream's.  Other streams may have been
-     * destroyed since the identities were read. */
+    /* Skip the first identity, which is that of the default stream.  A stream
+     * that was destroyed after the identities were read is no longer found. */
     for (size_t i = 1; i < count && i < room; i++) {
         struct ps_stream *stream = ps_stream_find(device, handles[i]);
         if (stream != NULL) {
@@ -562,7 +569,7 @@ log_create(PyObject *active, bool by_events)
 enum { LONGEST_REFUSAL = 160 };
 
 /* Make the devices of all backends report their activities, if they can.  If a
- * backend refuses and gives a reason, `refusal` receives the reason. */
+ * backend refuses to and gives a reason, `refusal` becomes the reason. */
 static void
 begin_activities(char refusal[LONGEST_REFUSAL])
 {
@@ -656,8 +663,8 @@ timeline_resolve(PyObject *Py_UNUSED(module), PyObject *capsule)
     return resolved ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
 
-/* Returns a new reference to the item of a list with the index `index` - 1; to
- * None if there is none. */
+/* Returns a new reference to list[index - 1], or to None if the list has no
+ * such item. */
 static PyObject *
 item(PyObject *list, uint32_t index)
 {
@@ -671,8 +678,8 @@ item(PyObject *list, uint32_t index)
     return found;
 }
 
-/* Returns a kernel's demangled name.  Uses libstdc++ if the process has loaded
- * it; a process with C++ kernels has. */
+/* Returns the name of a kernel, demangled by libstdc++ if the process has
+ * loaded that library.  A process with C++ kernels has loaded it. */
 static PyObject *
 demangled(const char *name)
 {
@@ -698,8 +705,8 @@ demangled(const char *name)
     return result;
 }
 
-/* Returns a new reference to the name that has this number in names.h: one
- * that another library gave to a kernel or a range. */
+/* Returns a new reference to the name that has this number in names.h, such as
+ * the name of a kernel or an NVTX range.  NULL with an exception. */
 static PyObject *
 foreign_name(const struct log *log, uint32_t number)
 {
@@ -718,7 +725,7 @@ foreign_name(const struct log *log, uint32_t number)
     return name;
 }
 
-/* Returns the slice's name, a new reference. */
+/* Returns a new reference to the slice's name; NULL with an exception. */
 static PyObject *
 slice_name(const struct log *log, const struct ps_slice *slice)
 {
@@ -732,8 +739,9 @@ slice_name(const struct log *log, const struct ps_slice *slice)
     return name;
 }
 
-/* Returns the name of the slice's thread, a new reference.  A thread of
- * another library has an index only if it also made a slice of its own. */
+/* Returns a new reference to the name of the slice's thread; NULL with an
+ * exception.  If the slice is foreign and its thread has no index,
+ * slice->source identifies the thread. */
 static PyObject *
 slice_thread(const struct log *log, const struct ps_slice *slice)
 {
@@ -743,8 +751,9 @@ slice_thread(const struct log *log, const struct ps_slice *slice)
     return item(log->threads, slice->thread);
 }
 
-/* Returns the stream's (device, label), or None; a new reference.  If only
- * activity reports mention the stream, its label is made here. */
+/* Returns a new reference to the pair (device, label) of the slice's stream,
+ * or to None.  If the stream is known only from activity reports, the pair is
+ * made here. */
 static PyObject *
 slice_stream(const struct log *log, const struct ps_slice *slice)
 {
@@ -765,7 +774,7 @@ has_domain(const struct ps_slice *slice)
            (slice->kind == PS_SLICE_SPAN || slice->kind == PS_SLICE_MARK);
 }
 
-/* Returns the NVTX domain of a slice, or None; a new reference. */
+/* Returns a new reference to the NVTX domain of a slice, or to None. */
 static PyObject *
 slice_domain(const struct log *log, const struct ps_slice *slice)
 {
@@ -812,8 +821,8 @@ row_of(const struct log *log, const struct ps_slice *slice, int kind,
     uint64_t nbytes = __atomic_load_n(&slice->nbytes, __ATOMIC_RELAXED);
     int64_t end = __atomic_load_n(&slice->times.end, __ATOMIC_ACQUIRE);
     int64_t begin = __atomic_load_n(&slice->times.begin, __ATOMIC_ACQUIRE);
-    /* The work may have begun before the thread that queued it read the
-     * clock. */
+    /* Show no time of queueing after the begin.  The work may have begun
+     * before the thread that queued it read the clock. */
     int64_t queued = slice->queued > 0 && (begin <= 0 || slice->queued < begin)
                          ? slice->queued
                          : begin;
@@ -977,9 +986,9 @@ number_of_log(void)
     return number;
 }
 
-/* Called at the beginning of an await: adds a slice, which is not shown as a
- * row, to determine for which work the await waits.  The end of the await adds
- * another slice. */
+/* Called at the beginning of an await.  Adds a slice whose source is the work
+ * for which the await waits.  This slice is not shown as a row;
+ * timeline_await_end adds another slice, which is shown. */
 static PyObject *
 timeline_await_begin(PyObject *Py_UNUSED(module), PyObject *object)
 {

@@ -10,8 +10,8 @@
 #include "module.h"
 #include "wait.h"
 
-/* Record a call that a trace point of core reports.  trace_timeline chooses
- * which kinds of calls are reported. */
+/* Record a call that a trace point of core reports.  trace_timeline sets which
+ * kinds of calls are reported. */
 void timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
                     ps_handle first, ps_handle second);
 
@@ -42,12 +42,13 @@ timeline_waited(struct ps_slice *slice)
 struct ps_slice *timeline_callable(struct ps_stream *stream,
                                    PyObject *function, uint64_t *source);
 
-/* Call before the calling thread queues a copy between these blocks.  The
- * direction of the copy becomes the name of its slice.  Returns false if no
- * timeline records. */
+/* Have the timeline name the calling thread's next copy after its direction,
+ * such as "copy host to device".  Call this before a copy between these blocks
+ * is queued.  Returns false if no timeline records or memory is short. */
 bool
 timeline_copy_begin(const struct ps_block *to, const struct ps_block *from);
-/* Call after the copy was queued, if timeline_copy_begin returned true. */
+/* Call this after the copy was queued, if timeline_copy_begin returned
+ * true. */
 void timeline_copy_end(void);
 
 #endif

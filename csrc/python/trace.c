@@ -1,7 +1,7 @@
 /* Core's trace hook.  Core calls the hook on the thread that makes the traced
  * call, with or without the GIL held, and the hook calls one Python function,
- * `dispatch`.  An exception of this function does not reach the program's
- * call. */
+ * `dispatch`.  If `dispatch` raises an exception, the traced call does not
+ * raise it. */
 #include "trace.h"
 
 #include "../core/thread.h"
@@ -16,7 +16,7 @@ static atomic_int wanted[PS_TRACE_KINDS];
 /* The kinds that the race detector and the timeline need, as bit masks. */
 static atomic_uint for_races, for_timeline;
 
-/* Report that the callbacks could not be called, because memory is short. */
+/* Report that `dispatch` could not be called, because memory is short. */
 static void
 report_no_memory(PyObject *function)
 {

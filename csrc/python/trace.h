@@ -10,12 +10,12 @@
 void trace_hook(enum ps_trace_kind kind, struct ps_device *device,
                 uintptr_t first, uintptr_t second);
 
-/* Set whether the trace points report creations of streams, and waits, to the
- * race detector. */
+/* Set what the trace points report to the race detector.  streams: whether
+ * they report creations of streams.  waits: whether they report waits. */
 void trace_races(bool streams, bool waits);
 
-/* Set whether the trace points report records, waits, creations of streams,
- * allocations and frees to the timeline. */
+/* Set whether the trace points report to the timeline.  They report records,
+ * waits of streams, creations of streams, allocations and frees. */
 void trace_timeline(bool on);
 
 #endif

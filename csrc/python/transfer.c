@@ -105,8 +105,9 @@ is_pageable(struct span *span)
     return span->foreign && span->block->host && !span->block->pinned;
 }
 
-/* Check that the caller can wait for a copy on the stream; it cannot if the
- * stream is being captured.  On failure, returns -1 with an exception. */
+/* Check that the caller can wait for a copy on the stream.  This fails if the
+ * stream is being captured, or if the wait would be a deadlock.  On failure,
+ * returns -1 with an exception. */
 static int
 check_may_wait_for_copy(const struct work *work, bool own, bool captured)
 {
@@ -148,7 +149,7 @@ enum waiting {
     NEVER,
     ALWAYS,
     /* Always, unless the copy is captured.  A captured copy accesses the
-     * memory at each replay, and the graph keeps the memory. */
+     * memory at each replay, and the graph keeps the memory alive. */
     UNCAPTURED,
 };
 
@@ -161,8 +162,8 @@ wrap_held(struct span span)
 }
 
 /* Capture a copy from or to pageable memory in two steps, through pinned
- * memory, because the backend would access pageable memory at the launch, not
- * when the launch reaches the copy. */
+ * memory.  Otherwise the backend would access the pageable memory as soon as
+ * the graph is launched, without waiting for the work before the copy. */
 static int
 capture_staged(struct ps_stream *stream, struct span *to, struct span *from)
 {
@@ -214,9 +215,10 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
             /* A signal handler or a schedule ended the wait, but the copy is
              * still pending. */
             if (!own) {
-                /* The blocks belong to two backends, and a use by the stream
-                 * keeps only a block of its own backend.  So take references
-                 * to both that are never dropped. */
+                /* The blocks belong to two backends.  Marking them as used by
+                 * the stream would keep alive only the block of the stream's
+                 * own backend.  So take a reference to each, and never drop
+                 * it. */
                 ps_block_ref(to->block);
                 ps_block_ref(from->block);
             }
@@ -281,10 +283,10 @@ copy_on(const char *method, struct span *leader, struct ps_stream *given,
     return result;
 }
 
-/* Copy between memory of two backends, of which one side must be host memory.
- * The copy runs on the backend of the other side, which does not know which
- * streams use the host memory.  So wait for those streams first, and then for
- * the copy. */
+/* Copy between the memory of two backends.  One of the two sides must be host
+ * memory.  The copy runs on the backend of the other side, which does not know
+ * which streams use the host memory.  So wait for those streams first, and
+ * then for the copy. */
 static int
 copy_between_backends(const char *method, struct span *to, struct span *from,
                       struct ps_stream *given)
@@ -412,10 +414,10 @@ span_fill(const char *method, struct span *span, const struct pattern *pattern,
     return result;
 }
 
-/* Make `stream` wait for the work of the stream `user`; if `stream` is NULL,
- * the calling thread waits.  The program has not asked for this wait.  If
- * `user` is another thread's default stream, waits only for work with Buffers
- * that this package has queued on it. */
+/* Make `stream` wait for the work of the stream `user`.  If `stream` is NULL,
+ * the calling thread waits instead.  This is a wait for which the program has
+ * not asked; see imply_begin.  If `user` is another thread's default stream,
+ * waits only for work with Buffers that this package has queued on it. */
 static int
 wait_for(struct ps_stream *user, struct ps_stream *stream)
 {
@@ -438,8 +440,8 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
                                   : stream_imply_wait(stream, user);
     }
     if (is_own_stream(user)) {
-        /* This thread runs a callable of the stream `user`, and the stream's
-         * work before the callable is done. */
+        /* There is nothing to wait for.  This thread runs a callable of the
+         * stream `user`, so the stream's work before the callable is done. */
         return 0;
     }
     work.stream = work.event != NULL ? NULL : user;

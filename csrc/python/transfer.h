@@ -6,7 +6,7 @@
 
 #include "buffer.h"
 
-/* The value of a fill: 1, 2 or 4 bytes. */
+/* The value of a fill, which has 1, 2 or 4 bytes. */
 struct pattern {
     uint32_t value;
     Py_ssize_t size;

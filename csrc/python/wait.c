@@ -1,8 +1,9 @@
-/* Waits for work, for every method that blocks, with the GIL released.  The
- * main thread must run signal handlers during a wait.  If the backend calls
- * limit.is_over while it waits, the handlers run in that call.  If it does
- * not, a wait with a timeout is split into slices of time, and the handlers
- * run between the slices; a wait without a timeout runs none. */
+/* The waits of every method that blocks until work is done.  They release the
+ * GIL, but the main thread must run signal handlers during a wait.  If the
+ * backend calls limit.is_over while it waits, the handlers run in that call.
+ * If it does not, a wait with a timeout is split into slices of time, and the
+ * handlers run between the slices.  A wait without a timeout then runs no
+ * handlers. */
 #include "wait.h"
 
 #include <sys/syscall.h>
@@ -26,11 +27,12 @@
 
 enum { SLICE_NS = 50 * 1000 * 1000 };
 
-/* A shorter timeout of a wait for a device is extended to this: the completion
- * of a device's work is reported by a thread, with a delay. */
+/* The shortest timeout of a wait for a device.  A shorter one is extended to
+ * this, because a thread reports the completion of a device's work with a
+ * delay. */
 enum { LEAST_NS = 10 * 1000 * 1000 };
 
-/* A timeout above this means no limit. */
+/* A timeout of this many seconds or more means no limit. */
 static const double LONGEST = 1e9;
 
 int64_t
@@ -72,7 +74,8 @@ parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns)
     return 0;
 }
 
-/* Wait with the backend's member for the work.  limit may be NULL. */
+/* Wait with the backend's function for this kind of work.  limit may be
+ * NULL. */
 static ps_status
 synchronize(const struct work *work, const struct ps_limit *limit)
 {
@@ -87,8 +90,8 @@ ps_status
 run_handlers(unsigned generation)
 {
     /* A signal handler may run during a wait that the library makes on its own
-     * account.  The handler's waits are the program's, so clear the marks of
-     * such waits while it runs. */
+     * account.  While the handler runs, clear the marks of such waits, because
+     * the handler's waits are the program's. */
     const void *own = ps_thread_word(PS_THREAD_OWN);
     const void *implied = ps_thread_word(PS_THREAD_IMPLIED);
     ps_thread_set_word(PS_THREAD_OWN, NULL);
@@ -101,10 +104,11 @@ run_handlers(unsigned generation)
                                            : PS_SUCCESS;
 }
 
-/* The is_over function of a wait: returns whether a signal handler raised an
- * exception or forked.  Only the main thread may take the GIL here.  Another
- * thread could find the interpreter at its end and be stopped; then its stack
- * would be gone, but the backend would still have its wait. */
+/* The is_over function of a wait.  Returns whether a signal handler raised an
+ * exception or forked.  Only the main thread may take the GIL here.  If
+ * another thread took it while the interpreter is finalizing, Python would
+ * stop the thread.  The thread's stack would then be gone, but the backend
+ * would still use the wait that is stored there. */
 static int
 is_disturbed(void *argument)
 {
@@ -136,9 +140,9 @@ wait_end(struct core_wait *wait, ps_status status)
     return wait->status != PS_SUCCESS ? wait->status : status;
 }
 
-/* Wait with the backend's member, with the GIL released.  Returns
- * PS_ERROR_NOT_SUPPORTED if there is a timeout and the backend does not
- * support limits. */
+/* Wait with the backend's function for the work, with the GIL released.
+ * Returns PS_ERROR_NOT_SUPPORTED if there is a timeout and the backend does
+ * not support limits. */
 static ps_status
 wait_natively(const struct work *work, int64_t timeout_ns)
 {
@@ -217,8 +221,9 @@ has_message(void *mailbox)
     return ps_mailbox_wait(mailbox, 0) == PS_SUCCESS;
 }
 
-/* Sleep for NAP_NS, or until a message arrives.  The message may come from a
- * Future of another library, of which the schedule does not know. */
+/* Sleep until a message arrives, for at most NAP_NS.  The message may come
+ * from a Future of another library, and the schedule does not know such
+ * Futures. */
 static void
 nap_in_schedule(struct ps_mailbox *mailbox, int64_t *left_ns)
 {
@@ -279,8 +284,8 @@ struct notified_wait {
     const struct work *work;
     struct ps_mailbox *mailbox;
     int64_t start;
-    /* If the work is an event: the value of ps_event.recorded when the wait
-     * began. */
+    /* The value of ps_event.recorded when the wait began, if the work is an
+     * event; otherwise 0. */
     unsigned long long record;
 };
 
@@ -299,12 +304,13 @@ ask(const struct notified_wait *wait)
     }
     ps_status status =
         work->event != NULL ? ps_event_query(work->event) : PS_ERROR_NOT_READY;
-    /* If the event was recorded again, the query was about another record. */
+    /* If the event was recorded again after the wait began, the query was
+     * about another record. */
     return latest_record(work) == wait->record ? status : PS_ERROR_NOT_READY;
 }
 
-/* Wait for one slice of time.  During the first EAGER_NS, query without a
- * pause. */
+/* Wait for one slice of time.  During the first EAGER_NS of the wait, query
+ * without a pause. */
 static ps_status
 notified_slice(const void *context, int64_t timeout_ns)
 {
@@ -351,8 +357,8 @@ wait_notified(const struct work *work, int64_t timeout_ns)
         return status;
     }
     status = register_work(wait.mailbox, work, 0);
-    /* Go on without a notification if the backend has none and the work is not
-     * that of a device: streams and events can be queried. */
+    /* If the backend has no notifications, a wait for a stream or an event
+     * goes on without one, because streams and events can be queried. */
     if (status == PS_SUCCESS ||
         (status == PS_ERROR_NOT_SUPPORTED && !is_device)) {
         status = wait_in_slices(

@@ -11,8 +11,8 @@
  * work of a device. */
 struct work {
     const char *operation;
-    /* The device of the work.  For an event, that of its native event; NULL if
-     * it has none, which also means that it was never recorded. */
+    /* The device of the work.  For an event, this is the device of its native
+     * event; NULL if it has no native event, and so was never recorded. */
     struct ps_device *device;
     struct ps_stream *stream;
     struct ps_event *event;
@@ -20,7 +20,7 @@ struct work {
 
 #define NO_TIMEOUT INT64_MAX
 
-/* The state of a wait inside core; it belongs to the thread that waits. */
+/* The state of a wait inside core.  Only the thread that waits uses it. */
 struct core_wait {
     /* The limit to pass to core.  Its is_over runs signal handlers, which can
      * end the wait. */
@@ -30,27 +30,28 @@ struct core_wait {
     ps_status status;
 };
 
-/* Begin a wait in core: releases the GIL. */
+/* Begin a wait in core.  Releases the GIL. */
 void wait_begin(struct core_wait *wait, int64_t timeout_ns);
 
-/* End the wait: takes the GIL.  Returns `status`, unless a signal handler
- * raised an exception (PS_RAISED) or forked (PS_ERROR_FOREIGN). */
+/* End the wait.  Takes the GIL.  Returns PS_RAISED if a signal handler raised
+ * an exception during the wait, PS_ERROR_FOREIGN if a handler forked and this
+ * is the child, and `status` otherwise. */
 ps_status wait_end(struct core_wait *wait, ps_status status);
 
-/* Run the handlers of pending signals.  Call this during a wait that began in
- * this fork generation.  Returns PS_RAISED if a handler raised an exception.
- * Returns PS_ERROR_FOREIGN if a handler forked and this is the child, in which
- * the wait would never end. */
+/* Run the handlers of pending signals.  Call this during a wait.  generation:
+ * the fork generation in which the wait began.  Returns PS_RAISED if a handler
+ * raised an exception.  Returns PS_ERROR_FOREIGN if a handler forked and this
+ * is the child, in which the wait would never end. */
 ps_status run_handlers(unsigned generation);
 
 int64_t monotonic_ns(void);
 
-/* As monotonic_ns.  Accurate to a few milliseconds, but takes only a few
- * nanoseconds. */
+/* As monotonic_ns, but faster.  It takes only a few nanoseconds, and is
+ * accurate to a few milliseconds. */
 int64_t coarse_ns(void);
 
-/* Convert a function's timeout in seconds.  On failure, returns -1 with an
- * exception. */
+/* Convert a function's argument `timeout`, a number of seconds, to
+ * nanoseconds.  On failure, returns -1 with an exception. */
 int
 parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns);
 
@@ -65,9 +66,9 @@ timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
                : parse_timeout(function, argument, timeout_ns);
 }
 
-/* Wait for the work, with the GIL released.  Returns PS_ERROR_TIMED_OUT after
- * timeout_ns.  Signal handlers run during the wait if the backend can end a
- * wait early, or if there is a timeout. */
+/* Wait for the work, with the GIL released.  Returns PS_ERROR_TIMED_OUT if the
+ * work is not done after timeout_ns.  Signal handlers run during the wait if
+ * the backend can end a wait early, or if there is a timeout. */
 ps_status wait_for_work(const struct work *work, int64_t timeout_ns);
 
 /* As wait_for_work, for a method or function of Python.  Returns None; NULL

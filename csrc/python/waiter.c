@@ -1,9 +1,9 @@
 /* The type `_C.Waiter`: a mailbox for messages about completed work.  The
- * package's `wait`, `as_completed` and `await` use it, so no thread of a
- * backend ever runs Python code.
+ * package's `wait`, `as_completed` and `await` use it, so that the threads of
+ * backends only post messages and never run Python code.
  *
- * The rule: deallocating a Waiter cancels everything that was registered with
- * it.  So a wait that ended early, for any reason, leaves nothing behind. */
+ * Deallocating a Waiter cancels everything that was registered with it.  So a
+ * wait that ends early, for any reason, leaves nothing behind. */
 #include "waiter.h"
 
 #include "../core/mailbox.h"
@@ -24,10 +24,11 @@ typedef struct {
     PyObject ob_base;
     struct ps_mailbox *mailbox;
     unsigned generation;
-    /* Whether the GIL must be released for calls of backends. */
+    /* Whether the GIL must be released for calls of the backends whose work
+     * was registered with this Waiter. */
     atomic_bool shared;
     PyObject *weakrefs;
-    /* A dict with the objects for which the wait is; or NULL. */
+    /* A dict with the objects that are waited for, or NULL. */
     PyObject *objects;
 } WaiterObject;
 
@@ -313,9 +314,9 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return status != PS_RAISED ? Waiter_take(self, NULL) : NULL;
 }
 
-/* Check an await of a stream that has ended with this status.  Raises the
- * exception for a failure, or the exception of a captured callable that the
- * stream has run, and returns -1.  Otherwise returns 0. */
+/* Called when an await of a stream has ended with this status.  If the status
+ * is a failure, or if a captured callable that the stream has run has raised
+ * an exception, raises the exception and returns -1.  Otherwise returns 0. */
 static int
 check_stream(PyObject *object, ps_status status)
 {
@@ -415,8 +416,8 @@ static PyType_Slot waiter_slots[] = {
 PyType_Spec waiter_spec =
     TYPE_SPEC("pystreams._C.Waiter", WaiterObject, 0, waiter_slots);
 
-/* Returns the iterator of an await: an empty one if the work is done, else one
- * that suspends the running task. */
+/* Returns the iterator of an await.  If the work is done, the iterator is
+ * empty.  Otherwise it suspends the running task. */
 static PyObject *
 await(PyObject *self, struct ps_runtime *runtime, ps_status status)
 {

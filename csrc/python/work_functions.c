@@ -11,8 +11,9 @@
 #include "errors.h"
 #include "stream.h"
 
-/* End the use of the stream.  Returns None, or raises the exception for the
- * status of the queueing. */
+/* End the use of the stream.  status: the result of queueing an operation on
+ * it.  Returns None if that is PS_SUCCESS; otherwise NULL with an exception.
+ */
 static PyObject *
 queued(struct stream_use *use, const char *operation, ps_status status)
 {
