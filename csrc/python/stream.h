@@ -117,9 +117,9 @@ void stream_release(struct ps_stream *stream);
 ps_status stream_query(struct ps_stream *stream);
 
 /* The types derived from Stream have these two in their own slots, because
- * inheriting them would be slower.  A type that inherits tp_dealloc gets
- * Python's slower subtype_dealloc.  From Python 3.11 on, the interpreter calls
- * a method faster if the object's own type has it. */
+ * inheriting them would be slower.  A type without a tp_dealloc of its own
+ * gets Python's slower subtype_dealloc.  From Python 3.11 on, the interpreter
+ * calls a method faster if the object's own type has it. */
 void Stream_dealloc(PyObject *self);
 extern PyMethodDef stream_methods[];
 

@@ -212,8 +212,9 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
 
 /* If several steps raise an exception, only one of these is raised in the end.
  * The exception of the `with` block takes precedence over that of ending the
- * capture, unless the latter is no Exception, as KeyboardInterrupt is none.
- * Both take precedence over the exception of leaving the stream. */
+ * capture, unless the latter is not an Exception (for example
+ * KeyboardInterrupt).  Both take precedence over the exception of leaving the
+ * stream. */
 static PyObject *
 GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
