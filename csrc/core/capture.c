@@ -1,5 +1,5 @@
-/* The captures in progress are in one list, which a mutex guards.  The mutex
- * is held for a few instructions and never across a call of a backend. */
+/* The captures in progress are in one list.  A mutex guards the list, and is
+ * never held across a call of a backend. */
 #include "capture.h"
 
 #include <pthread.h>

@@ -26,8 +26,9 @@ struct ps_kept {
     ps_status (*drop)(void *object);
 };
 
-/* The objects that captured work uses, as an array.  The array has a reference
- * to each, so that they live as long as the graph may run. */
+/* An array of the objects that captured work uses.  It holds a reference to
+ * each object, so that the objects stay alive as long as the graph's work may
+ * run. */
 struct ps_keep {
     struct ps_kept *items;
     size_t count;
@@ -55,7 +56,7 @@ void ps_captures_reset_in_child(void);
 __attribute__((cold)) bool ps_stream_in_capture(struct ps_stream *stream);
 
 /* A fast form of ps_stream_in_capture.  While this library captures nothing,
- * it reads one counter, calls no backend and returns false; so it may miss
+ * the function only reads a counter and returns false.  So it may miss
  * captures that another library began. */
 static inline bool
 ps_stream_is_captured(struct ps_stream *stream)
@@ -83,15 +84,16 @@ ps_status ps_capture_refuse_device(struct ps_device *device);
 ps_status
 ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 
-/* As ps_capture_keep, for this capture alone. */
+/* As ps_capture_keep, but add the object only to this capture. */
 ps_status
 ps_capture_keep_in(struct ps_capture *capture, const struct ps_kept *item);
 
-/* Add the object to the list and take a reference to it, unless the list has
- * it already. */
+/* Add the object to the array and take a reference to it, unless the array
+ * already contains the object. */
 ps_status ps_keep_add(struct ps_keep *keep, const struct ps_kept *item);
 
-/* Drop the references to all objects, and empty the list. */
+/* Drop the references to all objects, and empty the array.  Returns the first
+ * failure of a drop function. */
 ps_status ps_keep_drop(struct ps_keep *keep);
 
 /* Set the calling thread's capture mode, and return the previous one.  Core's

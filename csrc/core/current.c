@@ -8,10 +8,11 @@
 #include "runtime.h"
 #include "stream.h"
 
-/* What the end of `with stream:` must restore.  Its beginning has switched
- * from the device `left` to the device of the stream `entered`.  The other two
- * fields are the streams that were current on these two devices before; if the
- * two are one device, both fields have the same stream. */
+/* What the end of a `with stream:` block must restore.  The beginning of the
+ * block has made the stream `entered` current, and has switched from the
+ * device `left` to the device of that stream.  stream_on_left and
+ * stream_on_entered are the streams that were current on these two devices
+ * before.  If the two devices are the same, so are the two streams. */
 struct scope {
     struct ps_stream *entered;
     struct ps_device *left;
@@ -20,9 +21,9 @@ struct scope {
 };
 
 struct ps_currents {
-    /* The current streams, indexed by runtime and device.  NULL means the
-     * device's first_current.  The row of a runtime is allocated when a stream
-     * of the runtime is first set. */
+    /* The current streams, indexed by runtime and device.  A NULL stands for
+     * the device's first_current.  The row of a runtime is allocated when a
+     * stream of the runtime is first set. */
     struct ps_stream **streams[PS_MAX_RUNTIMES];
     struct scope *scopes;
     size_t depth;
@@ -97,8 +98,9 @@ ps_currents_destroy(struct ps_currents *currents,
     free_currents(currents);
 }
 
-/* In a forked child, drop the streams that the parent had set: they are not
- * current here.  To drop a parent's stream calls no device. */
+/* In a forked child, drop the streams that were set in the parent, because
+ * they are not current in the child.  Dropping a stream of the parent calls no
+ * backend. */
 static void
 forget_ancestors_streams(struct ps_currents *currents)
 {
@@ -192,9 +194,9 @@ reserve_row(struct ps_currents *currents, struct ps_runtime *runtime)
     return *row != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* Make the stream current, and return the reference to the stream that was
- * current before.  Takes over the caller's reference.  The runtime's row must
- * exist. */
+/* Make the stream current.  Steals the caller's reference to it.  Returns the
+ * reference to the stream that was set before, or NULL if none was set.  The
+ * runtime's row must exist. */
 static struct ps_stream *
 replace(struct ps_currents *currents, struct ps_stream *stream)
 {
@@ -206,9 +208,10 @@ replace(struct ps_currents *currents, struct ps_stream *stream)
     return old;
 }
 
-/* Returns the stream to store when the program makes `stream` current.  That
- * is `stream` itself, unless it is a thread's default stream, which ends with
- * its thread or its emulation.  Then it is the device's callers_stream. */
+/* Returns the stream to store when the program makes `stream` current.  If
+ * `stream` is a thread's default stream, this is the device's callers_stream,
+ * because a thread's default stream ends with its thread or its emulation.
+ * Otherwise it is `stream` itself. */
 static struct ps_stream *
 standing_for(struct ps_stream *stream)
 {
@@ -296,8 +299,9 @@ ps_current_enter(struct ps_currents *currents, struct ps_stream *stream,
 }
 
 /* Find the latest scope of the stream with this handle, and remove it.
- * Returns false if there is none.  It need not be the innermost scope: with
- * generators and exit stacks, a program may leave scopes in another order. */
+ * Returns false if the stream has no scope.  The scope that is removed need
+ * not be the innermost one: with generators and exit stacks, a program may
+ * leave its scopes in any order. */
 static bool
 take_scope(struct ps_currents *currents, struct ps_device *device,
            ps_handle handle, struct scope *scope)

@@ -1,10 +1,12 @@
-/* Current streams.  Each device has one current stream: the device's
- * first_current until another stream is set.
+/* Current streams.  In each thread or asyncio task, each device has one
+ * current stream.  This is the device's first_current until another stream is
+ * set.
  *
  * A `struct ps_currents` has the current streams of one thread or asyncio
- * task; only one thread at a time may use it.  It holds a reference to each
- * stream that was set.  If a function accepts NULL instead, NULL means that no
- * stream was set: then every device's current stream is its first_current. */
+ * task.  Only one thread at a time may use it.  It holds a reference to each
+ * stream that was set.  Some functions also accept NULL, which means that no
+ * stream was set, so that every device's current stream is its
+ * first_current. */
 #ifndef PYSTREAMS_CORE_CURRENT_H
 #define PYSTREAMS_CORE_CURRENT_H
 
@@ -14,9 +16,9 @@ struct ps_currents;
 struct ps_device;
 struct ps_stream;
 
-/* Returns a copy of `others`; an object without set streams if `others` is
- * NULL or was made before this process was forked.  Returns NULL if out of
- * memory. */
+/* Create a copy of `others`.  If `others` is NULL or was created before this
+ * process was forked, the new object has no set streams.  Returns NULL if out
+ * of memory. */
 struct ps_currents *ps_currents_create(struct ps_currents *others);
 
 /* Free *currents.  For each of its stream references, call drop, which must
@@ -29,9 +31,10 @@ void ps_currents_destroy(struct ps_currents *currents,
 struct ps_stream *
 ps_current_stream(struct ps_currents *currents, struct ps_device *device);
 
-/* Make the device's first_current its current stream again, for one device of
- * the runtime with this index on which a stream was set.  Returns that stream,
- * whose reference the caller must drop; NULL if no stream was set. */
+/* Find a device on which a stream was set, among the devices of the runtime
+ * with this index, and make the device's first_current its current stream
+ * again.  Returns the stream that was set, whose reference the caller must
+ * drop.  Returns NULL if no stream was set on any of the devices. */
 struct ps_stream *ps_current_take(struct ps_currents *currents, int runtime);
 
 /* The functions below replace current streams.  They return the references to

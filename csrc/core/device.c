@@ -9,8 +9,9 @@
 #include "runtime.h"
 #include "thread.h"
 
-/* In a forked child, reset the state that another thread may have locked or
- * half changed at the fork: that thread does not exist in the child. */
+/* In a forked child, reset the runtime's state.  At the fork, another thread
+ * may have held a lock or may have been changing the state, and that thread
+ * does not exist in the child. */
 static void
 reset_in_child(struct ps_runtime *runtime)
 {

@@ -66,8 +66,8 @@ drain_device(struct ps_device *device)
     }
 }
 
-/* Returns whether core has no object of the device, apart from its default
- * streams. */
+/* Returns whether core has no objects of the device any more.  The two streams
+ * that are part of struct ps_device do not count. */
 static bool
 is_clean(struct ps_device *device)
 {

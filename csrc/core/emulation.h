@@ -3,9 +3,9 @@
  * runtime is hidden.
  *
  * A hidden runtime cannot be found by its device type.  Its objects still
- * work, because each object has a pointer to its runtime; so do the objects of
- * an emulation that was left.  An emulation that was left is reused once it
- * has no objects. */
+ * work, because each object has a pointer to its runtime.  The objects of an
+ * emulation that was left also still work.  When all of them are gone, the
+ * emulation can be reused. */
 #ifndef PYSTREAMS_CORE_EMULATION_H
 #define PYSTREAMS_CORE_EMULATION_H
 
@@ -26,23 +26,23 @@ ps_status ps_emulation_create(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_runtime **runtime);
 
-/* Enter an emulation again that was left.  Returns false, without entering it,
- * if core still has objects of the emulation.  After success, the caller must
- * also check that the backend has no objects, and then call
- * ps_emulation_reset. */
+/* Enter an emulation that was left earlier.  Returns false, and does not enter
+ * it, if the runtime is not an emulation, is still entered, or still has
+ * objects in core.  After success, the caller must also check that the backend
+ * has no objects, and then call ps_emulation_reset. */
 bool ps_emulation_reuse(struct ps_runtime *runtime);
 
-/* Set an emulation without objects to its initial state.  The default streams
- * remain as they are, because threads of earlier programs may still use
- * them. */
+/* Reset an emulation without objects to its initial state.  Its devices'
+ * default streams remain as they are, because threads of earlier programs may
+ * still use them. */
 void ps_emulation_reset(struct ps_runtime *runtime);
 
 /* Unhide the emulation, with only its first `devices` devices.  Hide the
- * runtime `previous` instead; it may be NULL. */
+ * runtime `previous` instead, unless it is NULL. */
 void ps_emulation_show(struct ps_runtime *runtime, int devices,
                        struct ps_runtime *previous);
 
-/* Hide the emulation, and unhide the runtime `previous`, which may be NULL. */
+/* Hide the emulation, and unhide the runtime `previous`, unless it is NULL. */
 void
 ps_emulation_hide(struct ps_runtime *runtime, struct ps_runtime *previous);
 
@@ -50,8 +50,8 @@ ps_emulation_hide(struct ps_runtime *runtime, struct ps_runtime *previous);
  * and events.  May block. */
 void ps_emulation_leave(struct ps_runtime *runtime);
 
-/* For each emulation that was left: end the default streams that the calling
- * thread has there, which would prevent the reuse of the emulation.  May
+/* End the calling thread's default streams of all emulations that were left.
+ * As long as such a stream exists, its emulation cannot be reused.  May
  * block. */
 void ps_emulations_leave_thread(void);
 

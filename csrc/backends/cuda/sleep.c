@@ -1,12 +1,12 @@
-/* The member sleep: a kernel that reads the device's clock until enough cycles
- * have passed. */
+/* The member sleep of the backend's table.  It launches a kernel that reads
+ * the device's clock until the given number of cycles has passed. */
 #include <stdatomic.h>
 
 #include "driver.h"
 #include "table.h"
 
-/* The kernel in PTX, of a version and for a target that every supported device
- * can load. */
+/* The source of the kernel, in PTX.  Its version and target are old enough for
+ * every supported driver and device. */
 static const char sleep_source[] =
     ".version 6.0\n"
     ".target sm_50\n"

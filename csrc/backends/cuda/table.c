@@ -1,13 +1,13 @@
 /* The table of the CUDA backend, and its members for devices, streams and
  * events.
  *
- * The rule: call cudart only while the device's primary context is current,
- * because on a thread without a context it would create one on device 0.
- * Afterwards make the thread's former context current again.  The exception:
- * functions of cudart that never create a context, such as
- * cudaDeviceGetAttribute.  The members that programs call most often call the
- * driver instead of cudart, because a call of the driver needs only the
- * handle. */
+ * The rule: call a function of cudart only while the device's primary context
+ * is current.  On a thread without a context, cudart would otherwise create a
+ * context on device 0.  After the call, make the thread's previous context
+ * current again.  Functions of cudart that never create a context, such as
+ * cudaDeviceGetAttribute, may be called in any case.  The members that
+ * programs call most often use the driver instead of cudart: a driver function
+ * that takes the handle of a stream or an event needs no current context. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -95,7 +95,9 @@ cuda_device_restore(const struct ps_backend *backend, int previous)
     unsigned flags;
     int active = 1;
 
-    /* On a thread without a context, only device 0 can be current. */
+    /* cuda_device_current gives 0 also for a thread without a context.  So if
+     * the context of device 0 does not exist, do not create it here, but make
+     * no context current. */
     if (previous == 0) {
         ps_status status =
             cuda_driver.context_state(previous, &flags, &active);
@@ -280,7 +282,7 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     return cuda_scope_leave(scope);
 }
 
-static pthread_key_t thread_key; /* the key of a number for each thread */
+static pthread_key_t thread_key; /* the key of the thread's number */
 static bool has_thread_key;
 
 static void
@@ -289,8 +291,9 @@ make_thread_key(void)
     has_thread_key = pthread_key_create(&thread_key, NULL) == 0;
 }
 
-/* The name of a thread's default stream contains a number for the thread,
- * because cudaStreamPerThread is a different stream on each thread. */
+/* The name of a thread's default stream contains a number that identifies the
+ * thread, because the handle cudaStreamPerThread means a different stream on
+ * each thread. */
 static ps_status
 cuda_thread_stream(const struct ps_backend *backend, int device,
                    ps_handle *name)
@@ -368,8 +371,8 @@ cuda_event_query(const struct ps_backend *backend, int device, ps_handle event)
     ps_status status =
         ON_HANDLE(device, event, cuda_driver.event_query((CUevent)event));
 #ifdef PS_COMPUTE_SANITIZER
-    /* compute-sanitizer takes a wait as an order of operations, but not a
-     * query. */
+    /* compute-sanitizer knows that a wait for an event orders operations, but
+     * not that a query does.  So also wait for the event, which is done. */
     if (status == PS_SUCCESS) {
         cuda_driver.event_synchronize((CUevent)event);
     }
@@ -420,9 +423,9 @@ cuda_versions(const struct ps_backend *backend, int *runtime, int *driver)
 
 const struct ps_backend ps_cuda_backend = {
     .struct_size = sizeof(ps_cuda_backend),
-    /* PS_BACKEND_THREADS_FINISH works around a bug of driver 580: if memory
-     * was allocated in stream order, and a thread ends while a kernel is
-     * pending on its default stream, the end of the thread hangs. */
+    /* PS_BACKEND_THREADS_FINISH works around a bug of driver 580.  If memory
+     * was allocated in stream order (as by cudaMallocAsync), a thread hangs
+     * when it ends while a kernel is pending on its default stream. */
     .flags = PS_BACKEND_SHARED | PS_BACKEND_THREADS_FINISH,
     .name = "cuda",
     .device_type = PS_DEVICE_CUDA,

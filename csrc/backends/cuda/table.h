@@ -7,8 +7,7 @@
 
 #include <pystreams/backend.h>
 
-/* The members of the table that are not defined in table.c, in the order of
- * the files that define them. */
+/* The members of the table that are not defined in table.c. */
 #define CUDA_MEMBERS(X)        \
     X(notify_cancel)           \
     X(shutdown)                \
@@ -77,16 +76,16 @@ CUDA_MEMBERS(CUDA_DECLARE)
 
 /* ---- notify.c ---- */
 
-/* Store that other processes or launches of graphs may record the event.  From
- * then on event_notify polls another event in its place; see notify.c.
+/* Mark the event as one that other processes or launches of graphs may record.
+ * For such an event, event_notify polls another event instead; see notify.c.
  * Returns PS_ERROR_OUT_OF_MEMORY on failure. */
 ps_status cuda_event_share(ps_handle event);
 
-/* Call this before an event of the program is recorded again, if
- * cuda_events_are_polled().  A completion that polled the event would from
- * then on see the new record.  So this makes such a completion poll an event
- * of its own instead, which is recorded on a side stream.  Returns a failure
- * to create a stream or an event. */
+/* If a completion polls this event of the program, make it poll an event of
+ * its own instead, which is recorded on a side stream.  Call this before the
+ * program's event is recorded again, if cuda_events_are_polled() returns true.
+ * Otherwise the completion would wait for the new record.  Fails if a stream
+ * or an event cannot be created. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
 /* Call this when the program destroys the event.  If it returns true, the
@@ -99,18 +98,21 @@ bool cuda_event_forget(int device, ps_handle event);
 /* The member device_synchronize with a limit. */
 ps_status cuda_device_wait(int device, const struct ps_limit *limit);
 
-/* Make the driver notice that frees are done, so that it returns freed memory
- * to the device: wait for the device, if its work ends within a millisecond.
- * The driver notices only in a call that waits for the work before the free; a
- * query is not enough, nor is a wait for an event of cuCtxRecordEvent.
- * Invalidates captures.  May block longer, if other threads queue work
- * meanwhile. */
+/* Make the driver notice which stream-ordered frees are done, so that it can
+ * return the freed memory to the device.  The driver notices this only in a
+ * call that waits for the work before the free.  A query is not enough, and
+ * neither is a wait for an event that cuCtxRecordEvent has recorded.  So this
+ * waits for the device, but gives up if the device's work is not done within a
+ * millisecond.  Invalidates captures.  May block for longer if other threads
+ * queue work at the same time. */
 void cuda_device_observe(int device);
 
-/* Wait for the stream, unless it is being captured.  Its context must be
- * current.  Call this before a driver call that would wait for the stream
- * while it holds the driver's locks: such a call would block other threads,
- * and the stream's work may depend on these.  May block. */
+/* Wait for the stream's work by polling, unless the stream is being captured.
+ * The stream's context must be current.  Call this before a driver call that
+ * waits for the stream with the driver's locks held.  That call then finds the
+ * stream idle.  Otherwise it could deadlock: it would block other threads that
+ * call the driver, and the stream's work may depend on these threads.  May
+ * block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 
 /* ---- shared.c ---- */
@@ -119,13 +121,13 @@ ps_status cuda_stream_drain(int device, ps_handle stream);
  * Call this before work of `peer` uses memory of another device.  Creates no
  * context.  Returns PS_ERROR_INVALID_HANDLE if there is no interprocess memory
  * at the address, and cudaErrorPeerAccessUnsupported if the devices do not
- * support it. */
+ * support the access. */
 ps_status cuda_shared_reach(const void *address, int peer);
 
 /* ---- graph_nodes.c ---- */
 
-/* Returns the index that graph_nodes gives to the node, a CUgraphNode;
- * SIZE_MAX if the node is NULL or not in the graph. */
+/* Returns the index that the member graph_nodes gives to the node, which is a
+ * CUgraphNode.  Returns SIZE_MAX if the node is NULL or not in the graph. */
 size_t cuda_node_index(int device, ps_handle graph, const void *node);
 
 #endif

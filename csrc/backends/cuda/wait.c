@@ -58,8 +58,8 @@ cuda_stream_drain(int device, ps_handle stream)
     return status;
 }
 
-/* Record the completion's own event behind all work that the device has
- * now. */
+/* Record the completion's own event behind all work that is queued on the
+ * device now. */
 static ps_status
 device_record(struct cuda_completion *completion)
 {
@@ -75,10 +75,10 @@ device_record(struct cuda_completion *completion)
     return status;
 }
 
-/* Wait for the device.  observed: whether to call cudaDeviceSynchronize
- * afterwards, so that the driver notices that the work is done (see
- * cuda_device_observe).  That call also waits for work that other threads have
- * queued meanwhile. */
+/* Wait for all work of the device.  If `observed` is true, also call
+ * cudaDeviceSynchronize afterwards, so that the driver notices that the work
+ * is done (see cuda_device_observe).  That call also waits for work that other
+ * threads have queued meanwhile. */
 static ps_status
 device_wait(int device, const struct ps_limit *limit, bool observed)
 {
