@@ -66,8 +66,8 @@ drain_device(struct ps_device *device)
     }
 }
 
-/* Returns whether core has no objects of the device any more.  The two streams
- * that are part of struct ps_device do not count. */
+/* Returns whether core has no objects of the device any more.  The device's
+ * own default_stream and callers_stream do not count. */
 static bool
 is_clean(struct ps_device *device)
 {

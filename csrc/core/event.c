@@ -36,7 +36,8 @@ pool_of(struct ps_device *device, const struct ps_event *event)
 
 struct ps_ipc {
     struct ps_export base;
-    /* Whether this process exported the event; false: it opened the event. */
+    /* Whether this process exported the event.  If not, this process opened
+     * it. */
     bool exported;
 };
 
@@ -209,8 +210,8 @@ ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream)
 }
 
 /* Create a native event on the device for the event.  If another thread is
- * doing that already, only yields to that thread.  The caller checks the
- * event, and calls again if it still has no native event. */
+ * doing that already, only yields to that thread.  The caller must call this
+ * again if the event still has no native event. */
 static ps_status
 bind_once(struct ps_event *event, struct ps_device *device)
 {
@@ -259,7 +260,7 @@ ps_event_keep(struct ps_event *event)
     return ps_capture_keep(event->runtime, &item);
 }
 
-/* ---- Native events without an event ---- */
+/* ---- Native events without a ps_event ---- */
 
 static ps_status
 take_untraced(struct ps_device *device, ps_handle *handle)
@@ -368,9 +369,9 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
     return status;
 }
 
-/* Store that the first `recorded` records are done.  Not for an external
- * event: its counter misses the records of graph launches, so the event may be
- * pending again. */
+/* Store that the first `recorded` records are done.  Does nothing for an
+ * external event: `recorded` does not count the records of graph launches, so
+ * such an event may be pending again although the count is the same. */
 static void
 remember_done(struct ps_event *event, unsigned long long recorded)
 {
@@ -380,8 +381,9 @@ remember_done(struct ps_event *event, unsigned long long recorded)
     }
 }
 
-/* Returns a failure if a parent process created the event, or if its latest
- * record was captured: to query such an event could invalidate the capture. */
+/* Returns a failure if the event must not be queried, because a parent process
+ * created it, or because its latest record was captured and the query could
+ * invalidate the capture. */
 static ps_status
 check(struct ps_event *event)
 {
@@ -393,8 +395,8 @@ check(struct ps_event *event)
                : PS_SUCCESS;
 }
 
-/* Call the backend's event_synchronize if `wait` is true, else event_query;
- * but call neither if the event is known to be done. */
+/* Call the backend's event_synchronize if `wait` is true, and its event_query
+ * otherwise.  Calls neither if the event is known to be done. */
 static inline ps_status
 ask(struct ps_event *event, bool wait, const struct ps_limit *limit)
 {

@@ -1,7 +1,8 @@
-/* Events.  A native event is the backend's, named by a handle.  A struct
- * ps_event has none until its first record.  The first record creates a native
- * event on the device of the recording stream, and the ps_event keeps it until
- * its last reference is dropped.
+/* Events.  A native event is an event of the backend, and is identified by a
+ * handle.  A struct ps_event has no native event until it is first recorded.
+ * The first record creates a native event on the device of the recording
+ * stream.  The ps_event keeps this native event until the last reference to
+ * the ps_event is dropped.
  *
  * `recorded` is the number of records so far.  `completed` is the value that
  * `recorded` had when the event was last found done.  So while the two are
@@ -30,8 +31,8 @@ struct ps_event {
     atomic_uint refs;
     unsigned generation;
     atomic_uint flags;
-    /* Whether core created the event for its own use.  Such an event calls no
-     * trace hook. */
+    /* Whether core created the event for its own use.  The trace hook is not
+     * called for such an event. */
     bool internal;
     /* Whether the event has PS_EVENT_EXTERNAL.  Graph launches may record such
      * an event without core's knowledge, so `recorded` misses records and only
@@ -41,8 +42,8 @@ struct ps_event {
      * completes. */
     atomic_bool captured;
     struct ps_runtime *runtime;
-    /* The only device that may record the event; NULL for any.  Constant once
-     * other threads see the event. */
+    /* The only device whose streams may record the event, or NULL if every
+     * device's streams may.  Constant once other threads see the event. */
     struct ps_device *home;
     /* The native event's device and handle: NULL and 0 until it is created,
      * then constant.  The handle is written last, so a thread that reads a
@@ -95,9 +96,9 @@ ps_event_bind(struct ps_event *event, struct ps_device *device)
  * event already, or if its home is another device.  Never blocks. */
 bool ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream);
 
-/* Store the device and the handle as the event's native event.  Returns false,
- * and stores nothing, if another thread has given the event a native event in
- * the meantime. */
+/* Store the handle, and the device to which it belongs, as the event's native
+ * event.  Returns false, and stores nothing, if another thread has given the
+ * event a native event in the meantime. */
 bool ps_event_adopt(struct ps_event *event, struct ps_device *device,
                     ps_handle handle);
 
@@ -111,8 +112,8 @@ ps_native_event_take(struct ps_device *device, bool traced, ps_handle *handle);
 void
 ps_native_event_give(struct ps_device *device, bool traced, ps_handle handle);
 
-/* Record the event on the stream.  Enqueues; may block while the event has no
- * native event.  Returns PS_ERROR_INVALID_DEVICE if the native event is on
+/* Record the event on the stream.  Enqueues, but may block if the event has no
+ * native event yet.  Returns PS_ERROR_INVALID_DEVICE if the native event is on
  * another device than the stream. */
 ps_status ps_event_record(struct ps_event *event, struct ps_stream *stream);
 
@@ -125,28 +126,31 @@ ps_status ps_event_query(struct ps_event *event);
 ps_status
 ps_event_synchronize(struct ps_event *event, const struct ps_limit *limit);
 
-/* Synchronize without the backend: if the latest record is known to be done,
- * call the trace hook and return PS_SUCCESS.  If the event was never recorded,
- * only return PS_SUCCESS.  Otherwise do nothing and return PS_ERROR_NOT_KNOWN.
- * Never blocks. */
+/* Synchronize with the event, if this is possible without a call of the
+ * backend.  If the latest record is known to be done, calls the trace hook and
+ * returns PS_SUCCESS.  If the event was never recorded, only returns
+ * PS_SUCCESS.  Otherwise does nothing and returns PS_ERROR_NOT_KNOWN.  Never
+ * blocks. */
 ps_status ps_event_synchronize_known(struct ps_event *event);
 
-/* Get the milliseconds between the records of two events of one device. */
+/* Get the time in milliseconds between the latest records of two events of the
+ * same device. */
 ps_status ps_event_elapsed(struct ps_event *start, struct ps_event *end,
                            float *milliseconds);
 
 /* Get the interprocess handle of an event that was created with
  * PS_EVENT_INTERPROCESS.  Creates the native event on the device if the event
- * has none.  For an event that was opened, *handle is the one by which it was
- * opened.  *handle lives as long as the event.  May block.  Returns
- * PS_ERROR_NOT_SUPPORTED if the backend has no interprocess events,
- * PS_ERROR_FOREIGN if the event was created before this process was forked. */
+ * has none.  For an event that was opened, *handle is the handle with which it
+ * was opened.  *handle stays valid as long as the event exists.  May block.
+ * Returns PS_ERROR_NOT_SUPPORTED if the backend has no interprocess events,
+ * and PS_ERROR_FOREIGN if the event was created before this process was
+ * forked. */
 ps_status ps_event_export(struct ps_event *event, struct ps_device *device,
                           const unsigned char **handle);
 
 /* Open an event of another process by its interprocess handle; see event_open
  * in backend.h.  May block.  Returns PS_ERROR_OWN_HANDLE if this process
- * exported the handle, PS_ERROR_NOT_SUPPORTED if the backend has no
+ * exported the handle, and PS_ERROR_NOT_SUPPORTED if the backend has no
  * interprocess events. */
 ps_status ps_event_open(struct ps_device *device,
                         const unsigned char handle[PS_IPC_HANDLE_BYTES],

@@ -1,5 +1,5 @@
-/* The handles are in a list.  A mutex guards it, which is held for a few
- * instructions. */
+/* The exported handles are in a list.  The mutex that guards the list is held
+ * only for short times, never across a call of a backend. */
 #include "exports.h"
 
 #include <pthread.h>

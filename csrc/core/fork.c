@@ -1,5 +1,5 @@
-/* The fork generation.  It changes only in a forked child, while that has a
- * single thread. */
+/* The fork generation.  It is changed only in a forked child, while the child
+ * has a single thread. */
 #include "fork.h"
 
 atomic_uint ps_fork_generation;

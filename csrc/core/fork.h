@@ -5,8 +5,8 @@
 
 #include <stdatomic.h>
 
-/* The number of forks between the first process and this one.  An object
- * stores the value at its creation; if that differs from the value now, an
+/* The number of forks between the first process and this one.  Each object
+ * stores the number at its creation.  If the present number is another one, an
  * ancestor of this process created the object. */
 extern atomic_uint ps_fork_generation;
 

@@ -30,8 +30,8 @@ ps_graph_create(bool keeps, struct ps_graph **result)
 }
 
 /* Lock the graph.  Returns PS_ERROR_FOREIGN, without locking, if a parent
- * process created the graph: one of its threads may have held the graph's
- * mutex at the fork. */
+ * process created the graph, because a thread of the parent may have held the
+ * graph's mutex at the fork. */
 static ps_status
 lock(struct ps_graph *graph)
 {
@@ -116,8 +116,8 @@ struct leftovers {
     struct ps_block *launches;
 };
 
-/* The owner of the `launches` block: the objects to keep until all launches
- * are done. */
+/* The owner of the block ps_graph.launches: it has the objects that must be
+ * kept until all launches are done. */
 struct kept_pair {
     struct ps_keep keep;
     struct ps_keep updated;
@@ -133,10 +133,11 @@ release_pair(void *owner)
     return status;
 }
 
-/* Create the block ps_graph.launches, a loan of 0 bytes that every launch
- * uses.  The memory pool releases a block only when all work that uses it is
- * done.  When the graph is reset, the kept objects move to the loan's owner,
- * so they are released with the block. */
+/* Create the block ps_graph.launches.  It is a borrowed block of 0 bytes, and
+ * every launch counts as work that uses it.  The memory pool releases a block
+ * only when all work that uses it is done.  When the graph is reset, the kept
+ * objects move to the block's owner, so they are released after all
+ * launches. */
 static ps_status
 create_launches(struct ps_device *device, struct ps_block **block)
 {
@@ -264,7 +265,7 @@ instantiate_locked(struct ps_graph *graph, unsigned options)
                          options, &graph->executable);
 }
 
-/* Drop the native graph and the executable, and move the references to
+/* Drop the native graph and the executable, and move the graph's references to
  * *left. */
 static ps_status
 empty_locked(struct ps_graph *graph, struct leftovers *left)
@@ -323,8 +324,8 @@ ps_graph_finish(struct ps_graph *graph, bool keep_native)
         status = instantiate_locked(graph, ALL_OPTIONS);
     }
     if (status != PS_SUCCESS) {
-        /* Empty the graph, so that it cannot be launched later without the
-         * objects that its work uses. */
+        /* Empty the graph.  Otherwise a later launch could instantiate it
+         * again, although the end of the capture has failed. */
         ps_runtime_note_failure(runtime, empty_locked(graph, &left));
     }
     else if (!keep_native) {
@@ -412,11 +413,12 @@ check_update_locked(const struct ps_graph *graph, const struct ps_graph *other,
                : PS_SUCCESS;
 }
 
-/* Replace the work of later launches.  The objects of the previous update are
- * used only by launches that are already queued.  So they move to the old
- * `launches` block, which drops them when those launches are done.  The graph
- * still keeps the objects of its captured work, because a later instantiation
- * uses them; the old block gets references to these, too. */
+/* Make later launches do the work of `other`.  The objects of the previous
+ * update are then used only by launches that are already queued.  So these
+ * objects move to the old block `launches`, which is released when the queued
+ * launches are done.  The objects of the graph's own captured work stay in the
+ * graph, because a later instantiation uses them.  The queued launches may use
+ * them, too, so the old block also gets references to them. */
 static ps_status
 update_locked(struct ps_graph *graph, struct ps_graph *other, uint64_t number,
               struct ps_graph_difference *difference, struct leftovers *left)
@@ -532,8 +534,8 @@ ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
                             add_child_locked(graph, child, number, stream));
 }
 
-/* Set graph->launched.  *before receives the reference to the former stream;
- * the caller drops it. */
+/* Set graph->launched.  If it changes, *before receives the reference to the
+ * previous stream, which the caller must drop. */
 static void
 set_launched_locked(struct ps_graph *graph, struct ps_stream *stream,
                     struct ps_stream **before)
@@ -570,11 +572,11 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
     if (status == PS_SUCCESS) {
         set_launched_locked(graph, stream, before);
     }
-    /* Either the queue of `launched` is full, in which the event is recorded,
-     * or the queue of `stream`.  A wait of 0 ns for room in `launched` tells
-     * which: it fails if that queue is full.  Then the caller must wait for
-     * room in `launched`.  If it fails for another reason, that wait will fail
-     * in the same way. */
+    /* The failed call records an event on `launched` and queues a wait on
+     * `stream`, so either of their queues may be full.  A wait of 0 ns for
+     * room in `launched` fails if that queue is full.  Then the caller must
+     * wait for room in `launched`.  If the wait of 0 ns has failed for another
+     * reason, the caller's wait will fail in the same way. */
     else if (status == PS_ERROR_QUEUE_FULL && latest == NULL &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;
@@ -669,9 +671,10 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     if (stream->kind == PS_STREAM_CALLERS) {
         own = ps_thread_stream(graph->device);
         if (own == NULL) {
-            /* The caller has created the thread's default stream of the
-             * graph's device.  So another thread has captured the graph again
-             * since, on another device. */
+            /* The caller has created the calling thread's default stream on
+             * the graph's device.  If the present device has no such stream,
+             * another thread has meanwhile captured the graph again on another
+             * device. */
             return unlock(graph, PS_ERROR_GRAPH_CHANGED);
         }
         stream = own;

@@ -1,9 +1,9 @@
 /* Graphs: work that was captured once and is launched as a whole, any number
- * of times.  A native graph is the backend's; an executable is made from it
- * and is what a launch runs.  A graph has one owner, but several threads may
- * call its functions at once.
+ * of times.  A native graph is a graph of the backend.  An executable is made
+ * from a native graph, and launches run the executable.  A graph has one
+ * owner, but several threads may call its functions at once.
  *
- * A graph has references to the memory and the external events that its work
+ * A graph holds references to the memory and the external events that its work
  * uses, until the graph is reset and its last launch is done. */
 #ifndef PYSTREAMS_CORE_GRAPH_H
 #define PYSTREAMS_CORE_GRAPH_H
@@ -50,9 +50,9 @@ struct ps_graph {
     struct ps_keep keep;
     struct ps_keep updated;
     /* A borrowed block of 0 bytes.  Every launch counts as a use of the block.
-     * So when the graph has dropped the block, the block is released once all
-     * launches are done, and releases the kept objects.  NULL before the first
-     * launch. */
+     * So after the graph has dropped its reference to the block, the block is
+     * released when all launches are done.  The kept objects are released with
+     * it.  NULL before the first launch. */
     struct ps_block *launches;
     /* The stream of the latest launch; NULL before the first one.  Work that
      * is queued on this stream later runs after all launches. */
@@ -104,38 +104,40 @@ struct ps_stream *ps_graph_launched(struct ps_graph *graph);
 
 /* Make a new executable from the native graph, with options of enum
  * ps_instantiate_option.  May block.  Statuses: PS_ERROR_GRAPH_EMPTY,
- * PS_ERROR_GRAPH_FINAL; PS_ERROR_NOT_SUPPORTED if the backend takes no options
- * and `options` is not all of them. */
+ * PS_ERROR_GRAPH_FINAL; PS_ERROR_NOT_SUPPORTED if `options` lacks an option
+ * and the backend has no graph_instantiate_with. */
 ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
 
-/* Make later launches of `graph` do the work of `other` instead.  `other` must
- * still have its native graph, from the capture with this number and without
- * gates.  Instantiates `graph` if it has no executable.  `graph` then keeps
- * the objects that the work of `other` uses, as `other` does.  May block.
- * Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other` has not
- * kept its native graph; PS_ERROR_GRAPH_CHANGED if `other` holds another
- * capture; PS_ERROR_GRAPH_STREAM if the two were captured on different
- * devices; PS_ERROR_GRAPH_UPDATE if the graphs differ too much: then
- * *difference says how, and `graph` is unchanged. */
+/* Make later launches of `graph` do the work of `other` instead.  `number` is
+ * the number of the latest capture of `other`.  That capture must have no
+ * gates, and `other` must still have its native graph.  Instantiates `graph`
+ * if it has no executable.  After success, `graph` also holds references to
+ * the objects that the work of `other` uses.  May block.  Statuses:
+ * PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other` has not kept its
+ * native graph; PS_ERROR_GRAPH_CHANGED if `other` was captured again, so that
+ * its number is another one; PS_ERROR_GRAPH_STREAM if the two graphs were
+ * captured on different devices; PS_ERROR_GRAPH_UPDATE if the graphs differ
+ * too much.  In the last case *difference says how they differ, and `graph`
+ * does the same work as before. */
 ps_status
 ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
                 uint64_t number, struct ps_graph_difference *difference);
 
 /* Add the work of `child`, as one operation of the stream, to the capture of
- * `graph` that is in progress.  `child` must still have its native graph, from
- * the capture with this number and without gates.  `graph` then keeps the
- * objects that the work of `child` uses, as `child` does.  May block.
- * Statuses: PS_ERROR_GRAPH_IDLE; PS_ERROR_GRAPH_SOURCE and
- * PS_ERROR_GRAPH_CHANGED as for ps_graph_update; PS_ERROR_GRAPH_STREAM if the
- * stream does not belong to the capture of `graph`, or is on another device
- * than `child`. */
+ * `graph` that is in progress.  `number` is the number of the latest capture
+ * of `child`.  That capture must have no gates, and `child` must still have
+ * its native graph.  After success, `graph` also holds references to the
+ * objects that the work of `child` uses.  May block.  Statuses:
+ * PS_ERROR_GRAPH_IDLE; PS_ERROR_GRAPH_SOURCE and PS_ERROR_GRAPH_CHANGED as for
+ * ps_graph_update; PS_ERROR_GRAPH_STREAM if the stream does not belong to the
+ * capture of `graph`, or is on another device than `child`. */
 ps_status ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
                              uint64_t number, struct ps_stream *stream);
 
-/* A launch, with callbacks.  The launch fails if the graph no longer holds the
- * capture with this number.  The launches of one graph call these functions
- * one after another, in the order of the launches.  The graph's mutex is held
- * meanwhile, so the functions must not wait. */
+/* A launch and its callbacks.  The launch fails if `number` is not the number
+ * of the graph's latest capture.  The callbacks of all launches of a graph are
+ * called one after another, in the order of the launches.  The graph's mutex
+ * is held during a callback, so a callback must not block. */
 struct ps_launch {
     uint64_t number;
     /* Called just before the launch is queued on the stream. */
@@ -147,38 +149,38 @@ struct ps_launch {
 /* Queue the graph's work on the current stream of the device on which the
  * graph was captured.  Makes the executable if there is none.  May block.
  * Statuses: PS_ERROR_GRAPH_EMPTY, PS_ERROR_GRAPH_INNER, PS_ERROR_GRAPH_BEHIND,
- * PS_ERROR_CAPTURE_IMPLICIT; PS_ERROR_GRAPH_CHANGED if the graph holds another
- * capture than launch->number; PS_ERROR_QUEUE_FULL if a queue is full, and
- * then *full is a new reference to the stream with that queue.  With any other
- * status *full is NULL. */
+ * PS_ERROR_CAPTURE_IMPLICIT; PS_ERROR_GRAPH_CHANGED if launch->number is not
+ * the number of the graph's latest capture; PS_ERROR_QUEUE_FULL if the queue
+ * of a stream is full.  In the last case *full becomes a new reference to that
+ * stream.  Otherwise *full becomes NULL. */
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
                           struct ps_launch *launch, struct ps_stream **full);
 
 /* Release everything that the graph holds, and end a capture in progress.
- * Queued launches still run.  May block.  *dropped becomes whether the graph
- * had a capture, a native graph or an executable.  Returns the status of the
- * clean-up.  If it returns PS_ERROR_CAPTURE_WRONG_THREAD, nothing has
- * changed. */
+ * Queued launches still run.  May block.  *dropped becomes true if the graph
+ * had a capture, a native graph or an executable, else false.  Returns the
+ * status of the clean-up.  If it returns PS_ERROR_CAPTURE_WRONG_THREAD,
+ * nothing has changed. */
 ps_status ps_graph_reset(struct ps_graph *graph, bool *dropped);
 
-/* Get the handles of the native graph and of the executable, each 0 if there
- * is none. */
+/* Get the handles of the native graph and of the executable.  A handle is 0 if
+ * the graph does not have that object. */
 void ps_graph_handles(struct ps_graph *graph, ps_handle *native,
                       ps_handle *executable);
 
-/* Returns the number by which profilers of the device name the executable; 0
- * if there is none. */
+/* Returns the number by which profilers of the device identify the executable,
+ * or 0 if the graph has no executable. */
 uint64_t ps_graph_executable_number(struct ps_graph *graph);
 
 /* Returns the number of the graph's capture; see ps_graph.number. */
 uint64_t ps_graph_number(struct ps_graph *graph);
 
-/* Queue an operation on the stream that makes the next launch faster, such as
- * an upload to the device.  The next launch should be on this stream.  Makes
- * the executable if there is none.  May block.  Statuses:
- * PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a stream of another device;
- * PS_ERROR_GRAPH_INNER for a stream that is being captured;
- * PS_ERROR_CAPTURE_IMPLICIT. */
+/* Queue an operation that makes the graph's next launch faster, such as an
+ * upload to the device.  The operation is queued on `stream`, and the next
+ * launch should be on the same stream.  Makes the executable if there is none.
+ * May block.  Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a
+ * stream of another device; PS_ERROR_GRAPH_INNER for a stream that is being
+ * captured; PS_ERROR_CAPTURE_IMPLICIT. */
 ps_status ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream);
 
 /* Get the nodes and edges of the native graph, in arrays that the caller

@@ -96,8 +96,8 @@ cuda_device_restore(const struct ps_backend *backend, int previous)
     int active = 1;
 
     /* cuda_device_current gives 0 also for a thread without a context.  So if
-     * the context of device 0 does not exist, do not create it here, but make
-     * no context current. */
+     * device 0 has no context, do not create one here.  Make no context
+     * current instead. */
     if (previous == 0) {
         ps_status status =
             cuda_driver.context_state(previous, &flags, &active);
