@@ -1,4 +1,5 @@
-/* Waits for all work of a device, and core's fork handlers. */
+/* The initialization of core, its fork handlers, and the synchronization of a
+ * whole device. */
 #include "device.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Initialization of core with its fork handlers, and the synchronization of a
- * whole device.  No other file of core depends on this one. */
+/* The initialization of core and of its fork handlers, and the synchronization
+ * of a whole device.  No other file of core depends on this one. */
 #ifndef PYSTREAMS_CORE_DEVICE_H
 #define PYSTREAMS_CORE_DEVICE_H
 

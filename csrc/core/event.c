@@ -266,8 +266,8 @@ static ps_status
 take_untraced(struct ps_device *device, ps_handle *handle)
 {
     struct ps_idle_events *pool = &device->idle_events[0];
-    /* Acquire, to see everything that the thread which gave this event back
-     * did with it. */
+    /* Acquire, so that everything that the previous user of this event did
+     * with it is visible here. */
     *handle =
         atomic_exchange_explicit(&device->wait_event, 0, memory_order_acquire);
     if (*handle != 0) {

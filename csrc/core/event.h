@@ -175,8 +175,9 @@ ps_event_is_shared(struct ps_event *event)
            atomic_load_explicit(&event->handle, memory_order_acquire) != 0;
 }
 
-/* Returns whether the event is known to be done without a query: it was never
- * recorded, or a query has already found the latest record done. */
+/* Returns whether it is known, without a query, that the event is done.  This
+ * is so if the event was never recorded, or if its latest record was already
+ * found done. */
 static inline bool
 ps_event_known_done(struct ps_event *event)
 {

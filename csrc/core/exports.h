@@ -1,6 +1,7 @@
 /* A list of the interprocess handles that this process exported, for events
  * and for memory.  Core uses the list to refuse to open a handle in the
- * process that exported it, because some backends cannot do that. */
+ * process that exported it, because some backends fail or misbehave if a
+ * process does that. */
 #ifndef PYSTREAMS_CORE_EXPORTS_H
 #define PYSTREAMS_CORE_EXPORTS_H
 

@@ -324,8 +324,8 @@ ps_graph_finish(struct ps_graph *graph, bool keep_native)
         status = instantiate_locked(graph, ALL_OPTIONS);
     }
     if (status != PS_SUCCESS) {
-        /* Empty the graph.  Otherwise a later launch could instantiate it
-         * again, although the end of the capture has failed. */
+        /* Empty the graph, because the capture counts as failed.  Otherwise a
+         * later launch could still instantiate the native graph. */
         ps_runtime_note_failure(runtime, empty_locked(graph, &left));
     }
     else if (!keep_native) {
@@ -671,10 +671,9 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     if (stream->kind == PS_STREAM_CALLERS) {
         own = ps_thread_stream(graph->device);
         if (own == NULL) {
-            /* The caller has created the calling thread's default stream on
-             * the graph's device.  If the present device has no such stream,
-             * another thread has meanwhile captured the graph again on another
-             * device. */
+            /* The caller has created this thread's default stream on the
+             * device that the graph had then.  So another thread has since
+             * captured the graph again, on another device. */
             return unlock(graph, PS_ERROR_GRAPH_CHANGED);
         }
         stream = own;

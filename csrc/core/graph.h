@@ -114,8 +114,8 @@ ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
  * if it has no executable.  After success, `graph` also holds references to
  * the objects that the work of `other` uses.  May block.  Statuses:
  * PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other` has not kept its
- * native graph; PS_ERROR_GRAPH_CHANGED if `other` was captured again, so that
- * its number is another one; PS_ERROR_GRAPH_STREAM if the two graphs were
+ * native graph; PS_ERROR_GRAPH_CHANGED if `other` was captured again since the
+ * caller read its number; PS_ERROR_GRAPH_STREAM if the two graphs were
  * captured on different devices; PS_ERROR_GRAPH_UPDATE if the graphs differ
  * too much.  In the last case *difference says how they differ, and `graph`
  * does the same work as before. */

@@ -1,5 +1,6 @@
-/* Mailboxes.  The file descriptor is an eventfd.  It is written when the first
- * message arrives, and read when no message is left, not once per message.
+/* Mailboxes.  The file descriptor of a mailbox is an eventfd.  It is not
+ * written and read for each message: it is written when a message arrives and
+ * no other message waits to be taken, and read when no message is left.
  *
  *   created --expected--> pending --arrives--> to be taken --> freed
  *                            |                     |
@@ -21,12 +22,12 @@ struct ps_mailbox {
     /* Guards the fields below.  Never held across a call of a backend. */
     pthread_mutex_t mutex;
     pthread_cond_t posted;
-    /* The messages that have arrived and were not taken: a ring of their
-     * notifications. */
+    /* A ring of the notifications of the messages that have arrived and were
+     * not taken. */
     struct ps_notification *arrived;
     /* A hash table of the messages by token, without those that were taken or
-     * abandoned.  `count` is the number of messages in the table, plus the
-     * abandoned ones. */
+     * abandoned.  `count` is the number of messages in the table plus the
+     * number of abandoned messages. */
     struct ps_message **buckets;
     size_t bucket_count; /* a power of two */
     size_t count;
@@ -165,8 +166,8 @@ forget_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     ps_message_free(message);
 }
 
-/* Deliver a message that has arrived and is not held: append it to the
- * messages that can be taken or, if it was abandoned, free it. */
+/* Deliver a message that has arrived and is not held.  If it was abandoned,
+ * frees it.  Otherwise appends it to the messages that can be taken. */
 static void
 deliver_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 {
@@ -294,11 +295,12 @@ unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
     }
 }
 
-/* Cancel the messages of one bucket that have this token, or all of them if
- * token is NULL.  Stops at the first message whose notification the backend
- * must cancel: marks the message as held, and returns it.  The caller then
- * unlocks the mutex, calls finish_cancel, and calls this function again.
- * Returns NULL when no message is left to cancel. */
+/* Cancel the messages of one bucket that have this token, or all messages of
+ * the bucket if token is NULL.  `message` is the first one in the bucket.
+ * Stops at a message whose notification the backend must cancel, marks this
+ * message as held, and returns it.  The caller must then unlock the mutex,
+ * call finish_cancel, and call this function again.  Returns NULL when no
+ * message is left to cancel. */
 static struct ps_message *
 cancel_some_locked(struct ps_mailbox *mailbox, struct ps_message *message,
                    const uint64_t *token)

@@ -40,14 +40,14 @@ struct ps_message {
      * The notification's callback will still run, and then frees the
      * message. */
     bool abandoned;
-    struct ps_message *next; /* the next of the messages that were taken */
-    struct ps_message *same_hash; /* the next in its bucket */
+    struct ps_message *next; /* the next one in a list of taken messages */
+    struct ps_message *same_hash; /* the next one in the bucket */
 };
 
 ps_status ps_mailbox_create(struct ps_mailbox **mailbox);
 
-/* Free the mailbox.  Accepts NULL.  Cancels the messages that have not
- * arrived.  The mailbox must not be used afterwards. */
+/* Cancel all messages of the mailbox, and free it.  Accepts NULL.  The mailbox
+ * must not be used afterwards. */
 void ps_mailbox_destroy(struct ps_mailbox *mailbox);
 
 /* Create a message.  The caller holds it until it calls ps_message_expect or
@@ -55,12 +55,13 @@ void ps_mailbox_destroy(struct ps_mailbox *mailbox);
 ps_status ps_message_create(struct ps_mailbox *mailbox, uint64_t token,
                             struct ps_message **message);
 
-/* Call this after the notification was registered.  From here on, the receiver
- * can take the message once it has arrived.  It may have arrived already. */
+/* Call this after the notification was registered.  After this call, the
+ * receiver can take the message as soon as it has arrived.  It may have
+ * arrived before this call. */
 void ps_message_expect(struct ps_message *message);
 
-/* Call this instead of ps_message_expect if registering the notification
- * failed: frees the message, which will never arrive. */
+/* Free a message whose notification could not be registered, so that it will
+ * never arrive.  Call this instead of ps_message_expect. */
 void ps_message_drop(struct ps_message *message);
 
 /* Post an expected message that has this token and no registered notification.
@@ -79,8 +80,8 @@ bool ps_mailbox_first(struct ps_mailbox *mailbox, uint64_t *token,
                       ps_status *status, void (*seen)(void *attached));
 
 /* Take all messages that have arrived.  Returns a list that starts with the
- * oldest; NULL if there are none.  The caller frees each message with
- * ps_message_free, or returns the rest of the list with
+ * oldest message, or NULL if there are none.  The caller frees each message
+ * with ps_message_free, or returns the rest of the list with
  * ps_mailbox_put_back. */
 struct ps_message *ps_mailbox_take(struct ps_mailbox *mailbox);
 void ps_message_free(struct ps_message *message);

@@ -1,9 +1,11 @@
-/* Blocks of memory.  If other streams than the block's own still use a block
- * when its last reference is dropped, the block is retired: each use of the
- * block goes to the end of its stream's list, with an event that is recorded
- * behind the use.  When its last use is over, the block is settled: freed,
- * kept for reuse, or returned to its owner.  Each allocation, and each dropped
- * last reference, checks the oldest uses of a few streams. */
+/* Blocks of memory.  When the last reference to a block is dropped, streams
+ * other than the block's own may still use the block.  Then the block is
+ * retired: for each of these streams, an event is recorded behind the stream's
+ * work with the block, and the use goes to the end of the stream's list.  When
+ * the last use of the block is over, the block is settled, which means that it
+ * is freed, kept for reuse, or returned to its owner.  The oldest uses of a
+ * few streams are checked at each allocation, and each time that the last
+ * reference to a block is dropped. */
 #include "memory.h"
 
 #include <errno.h>
@@ -29,10 +31,10 @@ enum {
 };
 
 /* The parts of the thread-local word PS_THREAD_MEMORY.  MAY_NOT_WAIT is a
- * flag.  The other bits are 0, or the fork generation + 1 while the thread is
- * sweeping.  While they are set, the thread begins no nested sweep, even if a
- * loan's release function calls core.  If that function forks, the child has
- * another generation, and so counts as not sweeping. */
+ * flag.  The other bits are the fork generation + 1 while the thread is
+ * sweeping, and 0 otherwise.  They keep the thread from beginning a nested
+ * sweep if a loan's release function calls core.  If that function forks, the
+ * child has another generation, so it does not count as sweeping. */
 enum { MAY_NOT_WAIT = 1, SWEEPING_SHIFT = 1 };
 
 atomic_int ps_memory_poison = -1;
@@ -115,8 +117,8 @@ drop_block(struct ps_block *block)
     return status;
 }
 
-/* Get the device's side stream, as a new reference.  The side stream is
- * never captured.  Memory for captured work is allocated on it, and memory of
+/* Get a new reference to the device's side stream.  The side stream is never
+ * captured.  Memory for captured work is allocated on it, and memory of
  * threads that have ended is freed on it.  May block. */
 static ps_status
 side_stream(struct ps_device *device, struct ps_stream **result)
@@ -254,10 +256,10 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
  * stream is another thread's default stream, the block is held until that
  * thread sweeps or ends.
  *
- * To unpin memory, or to free interprocess memory, the driver may wait for
+ * When the driver unpins memory or frees interprocess memory, it may wait for
  * work and invalidate captures.  So blocks with such memory are held in the
- * list of the device's default stream, until a thread sweeps that may wait for
- * work. */
+ * list of the device's default stream, until a sweep by a thread that may wait
+ * for work. */
 static ps_status
 finish(struct ps_block *block)
 {
@@ -359,8 +361,8 @@ end_sweep(struct ps_memory_pool *pool)
     }
 }
 
-/* Drop the oldest use in the stream's list.  If that was the last use of its
- * block, returns the block, else NULL. */
+/* Drop the oldest use in the stream's list.  Returns the block of the use if
+ * the block has no more uses, else NULL. */
 static struct ps_block *
 forget_first(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -400,8 +402,8 @@ take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
 }
 
 /* Put the stream back into the pool's list if it still has uses or held
- * blocks.  Drops the reference that came with the stream when it was taken
- * out. */
+ * blocks.  Drops the list's reference to the stream, which the caller got with
+ * the stream. */
 static void
 put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -417,9 +419,9 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 
 /* Check the uses in this stream's list, and finish the blocks whose last use
  * is over.  The caller has taken the stream out of the pool's list.  If wait
- * is not NULL, first wait for each use.  If an owner's release function or a
- * signal handler forks meanwhile, returns false in the child, where the caller
- * must stop; the parent settles the other blocks. */
+ * is not NULL, first waits for each use.  An owner's release function or a
+ * signal handler may fork meanwhile.  In the child, this then returns false,
+ * and the caller must stop: the other blocks are left to the parent. */
 static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
         const struct ps_limit *wait)
@@ -450,8 +452,9 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
 }
 
 /* Settle the retired blocks whose uses are over.  Checks at most `most`
- * streams.  If wait is not NULL, waits until all uses in their lists are over,
- * also those that other threads are checking now. */
+ * streams.  If wait is not NULL, waits within this limit until all uses in the
+ * lists of these streams are over, and until other threads have finished their
+ * sweeps. */
 static void
 sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
 {
@@ -700,8 +703,8 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
     return block;
 }
 
-/* Add a pinned block to the counters.  made: whether its memory was allocated
- * now, not reused. */
+/* Add a pinned block to the counters.  `made` is true if its memory is new,
+ * and false if an idle block is reused. */
 static void
 count_pinned(struct ps_block *block, bool made)
 {
@@ -741,8 +744,9 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     }
     block->host = true;
     block->pinned = true;
-    /* Threads that run callables must not wait for work, so they free no idle
-     * memory and may have left more than IDLE_BYTES. */
+    /* There may be more idle memory than IDLE_BYTES, because threads that run
+     * submitted callables must not wait for work and so free no idle
+     * memory. */
     drop_idle(device->runtime, IDLE_BYTES);
     ps_status status = allocate(block, rounded, limit);
     if (status != PS_SUCCESS) {
@@ -896,8 +900,8 @@ ps_block_unref(struct ps_block *block)
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);
     if (block->uses == NULL) {
-        /* Finish the block now, not in a later sweep: the owner of a loan may
-         * need the memory back at once. */
+        /* Finish the block now instead of in a later sweep, because the owner
+         * of a borrowed block may need the memory back at once. */
         status = ps_first_failure(status, finish(block));
     }
     else {
@@ -943,7 +947,6 @@ ps_block_use_begin(struct ps_block *block, struct ps_stream *stream)
     return mark(block, stream, false, 1);
 }
 
-/* Reset the peak to the present value. */
 static void
 reset_peak(struct ps_memory_counter *counter)
 {

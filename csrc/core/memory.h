@@ -1,6 +1,7 @@
-/* Stream-ordered memory in blocks.  References to a block are counted.  A
- * block whose last reference was dropped is freed or reused, but only after
- * all streams' work that uses it.  Until then the block is "retired". */
+/* Stream-ordered memory in blocks.  References to a block are counted.  When
+ * the last reference to a block is dropped, the block is freed or reused, but
+ * not before all work that uses it is done.  Until then, the block is called
+ * "retired". */
 #ifndef PYSTREAMS_CORE_MEMORY_H
 #define PYSTREAMS_CORE_MEMORY_H
 
@@ -35,27 +36,28 @@ struct ps_memory_stats {
 struct ps_memory_pool {
     /* Guards the lists and counts.  Never held across a call of a backend. */
     pthread_mutex_t mutex;
-    /* A list of the streams that have retired blocks in their memory.first or
-     * memory.held: its first stream and its last.  The list holds a reference
-     * to each stream.  Both are changed under the mutex; `retired` is also
-     * read without it. */
+    /* The first and the last stream in a list of the streams that have uses in
+     * memory.first or blocks in memory.held.  The list holds a reference to
+     * each stream.  Both pointers are changed under the mutex.  `retired` is
+     * also read without the mutex. */
     struct ps_stream *_Atomic retired;
     struct ps_stream *last_retired;
-    /* The number of threads that are sweeping: each has taken streams out of
-     * the list and is checking whether their work is done.  `swept` is
-     * signalled when the number becomes 0. */
+    /* The number of threads that are sweeping.  A sweeping thread has taken
+     * streams out of the list, and is checking whether their work is done.
+     * `swept` is signalled when the number becomes 0. */
     unsigned sweeps;
     pthread_cond_t swept;
     /* Pinned blocks that are kept for reuse, and their size in bytes. */
     struct ps_block *idle;
     size_t idle_bytes;
-    /* Counters of pinned blocks that have references, and of all pinned memory
-     * that core has allocated. */
+    /* `pinned` counts the pinned blocks that have references.
+     * `pinned_reserved` counts the bytes of all pinned memory that core has
+     * allocated. */
     struct ps_memory_stats pinned;
     struct ps_memory_counter pinned_reserved;
 };
 
-/* Memory that belongs to another owner than core, for ps_block_borrow. */
+/* Memory for ps_block_borrow.  It belongs to another owner than core. */
 struct ps_loan {
     void *data;
     size_t nbytes;
@@ -75,8 +77,8 @@ struct ps_loan {
 /* What only a block of interprocess memory has. */
 struct ps_share {
     struct ps_export base;
-    bool exported; /* true: this process allocated the block; false: another
-                      process did, and this one opened it */
+    bool exported; /* whether this process allocated the memory; if not, it
+                      opened the memory of another process */
 };
 
 struct ps_block {
@@ -84,8 +86,8 @@ struct ps_block {
     unsigned generation;
     struct ps_device *device;
     void *data;
-    /* The size.  It may exceed the requested one: a pinned block may be a
-     * larger block that is used again. */
+    /* The size in bytes.  It may exceed the requested size: pinned memory is
+     * allocated in whole pages, and a larger idle block may be reused. */
     size_t nbytes;
     /* host: whether the host can address the memory.  pinned: whether the
      * memory is pinned. */
@@ -122,12 +124,13 @@ extern atomic_int ps_memory_poison;
 /* Initialize the pool as empty.  If it had blocks, they are not freed. */
 void ps_memory_pool_init(struct ps_memory_pool *pool);
 
-/* Set whether the calling thread may wait for work; initially every thread
- * may.  Call this with false on a thread for which queued work waits, since
- * that thread would wait forever.  Its allocations then fail at once if memory
- * is short, and it frees no pinned memory, because the driver may wait for
- * work before it frees such memory.  Returns PS_ERROR_OUT_OF_MEMORY only at a
- * thread's first call with false. */
+/* Set whether the calling thread may wait for queued work to finish.
+ * Initially every thread may.  Call this with false on a thread for which
+ * queued work waits, because such a thread would deadlock if it waited for
+ * that work.  Its allocations then fail at once if memory is short, and it
+ * frees no pinned memory, because the driver may wait for work before it frees
+ * such memory.  Returns PS_ERROR_OUT_OF_MEMORY only at a thread's first call
+ * with false. */
 ps_status ps_memory_may_wait(bool may);
 
 /* Returns whether there are retired blocks.  A block is retired if its last
@@ -138,33 +141,35 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
     return atomic_load_explicit(&pool->retired, memory_order_relaxed) != NULL;
 }
 
-/* Find the retired blocks that no work uses any more.  Free each, keep it for
- * reuse, or return it to its owner.  Call this after a wait for work.  A
- * failure is stored for ps_runtime_take_failure.  May block. */
+/* Find the retired blocks that no work uses any more.  Each of these is freed,
+ * kept for reuse, or returned to its owner.  Call this after the program has
+ * waited for work to finish.  A failure is stored for ps_runtime_take_failure.
+ * May block. */
 void ps_memory_sweep(struct ps_runtime *runtime);
 
-/* As ps_memory_sweep, but check only a few of the streams that have retired
- * blocks, other ones at the next call.  So the duration of a call does not
+/* As ps_memory_sweep, but checks only a few of the streams that have retired
+ * blocks.  The next call checks others.  So the duration of a call does not
  * depend on the number of streams. */
 void ps_memory_sweep_some(struct ps_runtime *runtime);
 
 /* Allocate nbytes (0 or more) of device memory, for work that is queued on the
- * stream from here on.  If memory is short, waits until the work that uses
+ * stream after this call.  If memory is short, waits until the work that uses
  * retired blocks is done, and tries again.  The wait ends when the limit is
  * reached; it has no limit if the backend has no timed waits.  May block. */
 ps_status
 ps_block_create(struct ps_stream *stream, size_t nbytes,
                 const struct ps_limit *limit, struct ps_block **block);
 
-/* As ps_block_create, for nbytes of pinned memory that the devices of the
- * runtime can access. */
+/* As ps_block_create, but for nbytes of pinned memory, which all devices of
+ * the runtime can access. */
 ps_status
 ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **block);
 
-/* As ps_block_create, for nbytes (1 or more) of interprocess memory: device
- * memory that other processes may open, and that work of any stream may use.
- * To open it, another process needs the block's handle and nbytes. */
+/* As ps_block_create, but for nbytes (1 or more) of interprocess memory.  This
+ * is device memory that other processes may open, and that work of any stream
+ * may use.  To open it, another process needs the block's handle and
+ * nbytes. */
 ps_status
 ps_block_create_shared(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **block);
@@ -211,8 +216,9 @@ ps_status
 ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
 
 /* As ps_block_use, in two steps.  Call ps_block_use_begin before you queue
- * work with the block, and queue none if it fails.  If it succeeds, call
- * ps_block_use_end after the work was queued, or could not be queued. */
+ * work with the block.  If it fails, do not queue the work.  If it succeeds,
+ * call ps_block_use_end after the work was queued, or after it could not be
+ * queued. */
 ps_status ps_block_use_begin(struct ps_block *block, struct ps_stream *stream);
 void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 
@@ -227,8 +233,8 @@ void
 ps_memory_counts_read(struct ps_device *device, struct ps_memory_stats *stats);
 
 /* As ps_memory_counts_read, and also get the bytes that the backend's pool has
- * reserved.  If the backend has no pool, *reserved is the bytes of the blocks.
- * May block. */
+ * reserved.  If the backend has no pool, *reserved becomes the bytes of the
+ * blocks.  May block. */
 ps_status
 ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
                      struct ps_memory_counter *reserved);
@@ -237,7 +243,7 @@ ps_status ps_memory_stats_reset_peak(struct ps_device *device);
  * blocks. */
 void ps_memory_stats_reset_totals(struct ps_device *device);
 
-/* The three functions above, for pinned memory.  They never block. */
+/* As the three functions above, but for pinned memory.  They never block. */
 void
 ps_pinned_stats_read(struct ps_runtime *runtime, struct ps_memory_stats *stats,
                      struct ps_memory_counter *reserved);

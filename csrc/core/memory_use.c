@@ -1,6 +1,5 @@
 /* The uses of blocks by streams.  A stream that is being captured is never
- * queried, and its uses are not over: its captured work with the block has not
- * begun. */
+ * queried.  Its uses are not over, because its captured work has not begun. */
 #include "memory_use.h"
 
 #include <stdlib.h>
@@ -24,10 +23,10 @@ ps_use_drop(struct ps_block_use *use)
     return status;
 }
 
-/* Returns whether the status of a query means that the work is over.  A
- * failure of the work means that, too; the program gets it from other calls.
- * A status about captures does not mean it, since another thread may begin a
- * capture at any time. */
+/* Returns whether the status of a query means that the work is over.  Work
+ * that has failed is over, too; other calls report the failure to the program.
+ * A status about captures is possible because another thread may begin a
+ * capture at any time.  After such a status, the work may still be pending. */
 static bool
 says_over(ps_status status)
 {
@@ -48,8 +47,8 @@ is_done(struct ps_block_use *use)
     return says_over(status);
 }
 
-/* For a use by another thread's default stream: if that thread has ended, make
- * the stream's event of_thread.latest the event of the use. */
+/* The use is by another thread's default stream.  If that thread has ended,
+ * make the stream's event of_thread.latest the event of the use. */
 static void
 adopt_latest(struct ps_block_use *use)
 {
@@ -114,8 +113,8 @@ ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait)
     if (use->recorded) {
         return is_done(use);
     }
-    /* No event could be recorded.  Then the use is over if the wait for the
-     * stream has succeeded, or if the stream is idle. */
+    /* No event could be recorded.  The use is over if the wait for the stream
+     * has succeeded, or if the stream is idle now. */
     return waited == PS_SUCCESS ||
            says_over(ps_stream_query_quietly(use->stream));
 }
@@ -146,9 +145,9 @@ ps_uses_prune(struct ps_block_use *uses, ps_status *status)
     return uses;
 }
 
-/* Remove the use from the block's list.  Returns false if the use must stay,
- * because the stream has got more work with the block since the caller read
- * `mark`. */
+/* Remove the use from the block's list.  Returns false if the use is not in
+ * the list any more, or if it must stay because the stream has got more work
+ * with the block since the caller read `mark`. */
 static bool
 unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
                   unsigned long long mark)

@@ -1,10 +1,10 @@
 /* The uses of a block by streams.  Private to memory.c and memory_use.c.  A
  * use says that a stream has work with a block.  While the block has
  * references, its uses are in the block's list, and the mutex of the block's
- * device guards them.  When the block has no more references, each of its uses
- * moves to the list of its stream (memory.first in struct ps_stream).  Then
- * only the thread that has taken the stream out of the memory pool's list
- * `retired` may touch the stream's uses. */
+ * device guards them.  When the block has no more references, each use moves
+ * to the list of the stream that it names (memory.first in struct ps_stream).
+ * From then on, only the thread that has taken this stream out of the memory
+ * pool's list `retired` may check or drop the use. */
 #ifndef PYSTREAMS_CORE_MEMORY_USE_H
 #define PYSTREAMS_CORE_MEMORY_USE_H
 
@@ -27,15 +27,16 @@ struct ps_block_use {
     /* A number that changes whenever the stream gets more work with the
      * block. */
     unsigned long long mark;
-    /* An event of the stream: when its record is done, the stream's work with
-     * the block is done.  The event is created and recorded when the block is
-     * retired, or later if memory was short or the queue was full then. */
+    /* An event that is recorded on the stream after the stream's work with the
+     * block.  It is created and recorded when the block is retired.  If memory
+     * is short or the stream's queue is full at that time, this is done
+     * later. */
     struct ps_event *done;
     bool recorded;
     /* The block that is used.  NULL until the block is retired. */
     struct ps_block *block;
-    /* The next use of the same block; once the block is retired, the next use
-     * of the same stream. */
+    /* The next use in the list that has this use: the block's list, or the
+     * stream's list once the block is retired. */
     struct ps_block_use *next;
 };
 
@@ -51,14 +52,14 @@ ps_status ps_use_mark(struct ps_block *block, struct ps_stream *stream,
 struct ps_block_use *
 ps_uses_prune(struct ps_block_use *uses, ps_status *status);
 
-/* Record the event `done` of each use of a block that is being retired.  If
- * that is not possible now, it is done later. */
+/* Record the event `done` of each use of a block that is being retired.  An
+ * event that cannot be recorded now is recorded later, by ps_use_is_over. */
 void ps_uses_record(struct ps_block *block);
 
-/* Returns whether the use is over: the stream's work with the retired block is
- * done.  If wait is not NULL, first waits for the work, up to this limit;
- * without a limit if the backend has no timed waits.  Never waits for a
- * captured stream. */
+/* Returns whether the use is over, that is, whether the stream's work with the
+ * retired block is done.  If wait is not NULL, first waits for that work until
+ * the limit *wait is reached.  The wait has no limit if the backend has no
+ * timed waits.  Never waits for a stream that is being captured. */
 bool ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait);
 
 #endif

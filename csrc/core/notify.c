@@ -1,8 +1,9 @@
-/* Notifications.  Core passes those for a stream or an event to the backend,
- * unless the result is known already.  For notifications for a whole device,
- * core has a thread that calls device_synchronize repeatedly while any are
- * pending.  When such a call returns, the thread reports the notifications
- * that were registered before the call began. */
+/* Notifications.  Core passes the notifications for streams and events to the
+ * backend, unless it knows already that the event is done.  The notifications
+ * for a whole device are core's own: a thread calls device_synchronize
+ * repeatedly while notifications for the device are pending.  When such a call
+ * returns, the thread reports the notifications that were registered before
+ * the call began. */
 #include "notify.h"
 
 #include <pthread.h>
@@ -63,9 +64,9 @@ ps_event_notify(struct ps_event *event, struct ps_registration *registration)
 static pthread_mutex_t devices_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* Report `status` to the notifications with numbers up to `number`.  Returns
- * whether more notifications are pending; if not, the thread ends.  If the
- * work has failed but all notifications for it were cancelled, stores the
- * failure for ps_device_take_failure. */
+ * whether more notifications are pending.  If none are, the thread must end.
+ * If the work has failed but all notifications for it were cancelled, stores
+ * the failure for ps_device_take_failure. */
 static bool
 report(struct ps_device *device, uint64_t number, ps_status status)
 {
@@ -117,8 +118,8 @@ notify_main(void *argument)
     return NULL;
 }
 
-/* Start the device's thread if it does not run.  Returns false if no thread
- * can be started. */
+/* Start the device's thread unless it is running already.  Returns false if no
+ * thread can be started. */
 static bool
 start_locked(struct ps_device *device)
 {

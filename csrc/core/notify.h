@@ -17,34 +17,35 @@ struct ps_stream;
 struct ps_registration {
     struct ps_notification notification;
     struct ps_device *device;
-    /* Whether ps_device_notify registered the notification.  Then core itself
-     * calls it back, not the backend. */
+    /* Whether ps_device_notify registered the notification.  Then core calls
+     * its callback, and the backend does not know of it. */
     bool of_device;
 };
 
 /* Register a notification for the stream's work so far, or for the event's
  * latest record, with the backend's stream_notify or event_notify.  Statuses:
  * PS_ERROR_FOREIGN, PS_ERROR_NOT_SUPPORTED; PS_ERROR_CAPTURE_UNSUPPORTED if
- * the stream is known to be captured, PS_ERROR_CAPTURED_EVENT if the event's
- * record is.  ps_event_notify may block. */
+ * the stream is known to be captured; PS_ERROR_CAPTURED_EVENT if the event's
+ * latest record was captured.  ps_event_notify may block. */
 ps_status ps_stream_notify(struct ps_stream *stream,
                            struct ps_registration *registration);
 ps_status
 ps_event_notify(struct ps_event *event, struct ps_registration *registration);
 
 /* Register a notification for all work that the device has now.  Works with
- * every backend, since a thread of core waits for the device and calls
- * back. */
+ * every backend, since a thread of core waits for the device and then calls
+ * the callback. */
 ps_status ps_device_notify(struct ps_device *device,
                            struct ps_registration *registration);
 
-/* Return and clear a failure of the device's work that no callback of
- * ps_device_notify has received, because all notifications for that work were
- * cancelled.  Returns PS_SUCCESS if there is none. */
+/* Return and clear a failure of the device's work that was not reported,
+ * because all notifications for that work were cancelled.  Returns PS_SUCCESS
+ * if there is no such failure. */
 ps_status ps_device_take_failure(struct ps_device *device);
 
-/* Returns whether a thread waits for the device, because a notification is
- * pending or was cancelled. */
+/* Returns whether the device's thread of ps_device_notify is running.  It runs
+ * while notifications are pending, and may still wait for the device after
+ * they were cancelled. */
 bool ps_device_is_notifying(struct ps_device *device);
 
 /* Cancel the notification, as the member notify_cancel does, with the same

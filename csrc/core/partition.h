@@ -1,6 +1,6 @@
 /* Partitions of a device's multiprocessors.  References to a partition are
- * counted.  Each of its streams holds one, so that the partition outlives
- * them. */
+ * counted.  Each stream of the partition holds a reference, so that the
+ * partition outlives its streams. */
 #ifndef PYSTREAMS_CORE_PARTITION_H
 #define PYSTREAMS_CORE_PARTITION_H
 
@@ -12,8 +12,8 @@ struct ps_device;
 
 struct ps_partition {
     atomic_uint refs;
-    /* Constant from here on.  `generation` is the fork generation in which the
-     * partition was created. */
+    /* The members from here on are constant.  `generation` is the fork
+     * generation in which the partition was created. */
     unsigned generation;
     struct ps_device *device;
     ps_handle handle;
@@ -21,9 +21,9 @@ struct ps_partition {
 };
 
 /* Create a partition with the backend's partition_create.  count may be any
- * number.  Returns PS_ERROR_INVALID_RESOURCE if it is not above 0 or so many
- * multiprocessors are not left; then *taken is the number of multiprocessors
- * that other partitions have.  May block. */
+ * number.  Returns PS_ERROR_INVALID_RESOURCE if count is 0 or negative, or if
+ * fewer than count multiprocessors are left.  Then *taken becomes the number
+ * of multiprocessors that other partitions have.  May block. */
 ps_status ps_partition_create(struct ps_device *device, int count,
                               struct ps_partition **partition, int *taken);
 
@@ -40,8 +40,8 @@ ps_partition_ref(struct ps_partition *partition)
 ps_status ps_partition_keep(struct ps_partition *partition);
 
 /* Drop a reference.  Dropping the last one destroys the partition, and may
- * block.  Returns the status of that; even after a failure, the reference is
- * gone. */
+ * block.  Returns the status of the destruction.  Even after a failure, the
+ * reference is gone. */
 ps_status ps_partition_unref(struct ps_partition *partition);
 
 #endif

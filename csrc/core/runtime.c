@@ -1,5 +1,5 @@
 /* The list of runtimes.  Entries are added under a mutex and never removed.
- * Other threads read the list without the mutex: an entry is complete before
+ * The list may be read without the mutex, because an entry is complete before
  * the count includes it. */
 #include "runtime.h"
 
@@ -230,7 +230,8 @@ ps_runtime_current_device(struct ps_runtime *runtime,
     int index;
     if (atomic_load_explicit(&runtime->device_count, memory_order_acquire) ==
         1) {
-        /* With one device there is nothing to ask: it is always current. */
+        /* The only device is always current, so the backend need not be
+         * asked. */
         *device = runtime->devices;
         return PS_SUCCESS;
     }

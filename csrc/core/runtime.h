@@ -22,7 +22,8 @@ enum {
     PS_MAX_RUNTIMES = 8,
     /* At most this many idle native streams of a device are kept in its pool.
      * The number is small, because a native stream takes device memory.
-     * Streams that are still busy are kept beyond this number. */
+     * Native streams that are still busy stay in the pool even beyond this
+     * number. */
     PS_POOLED_STREAMS = 32,
     PS_IDLE_EVENTS = 1024,
     /* One pool for each combination of PS_EVENT_TIMING and
@@ -34,8 +35,8 @@ struct ps_pooled_stream {
     ps_handle handle;
     int priority;
     bool blocking;
-    bool unused; /* it is known to be idle: no work was queued since it was
-                    last found idle */
+    bool unused; /* whether it is known to be idle: no work was queued on it
+                    since it was last found idle */
 };
 
 struct ps_idle_events {
@@ -51,8 +52,8 @@ struct ps_device {
     /* The stream of kind PS_STREAM_CALLERS: it stands for the calling thread's
      * own default stream. */
     struct ps_stream callers_stream;
-    /* default_stream or callers_stream: it is the device's current stream
-     * until another one is set. */
+    /* The device's current stream until another one is set: default_stream or
+     * callers_stream. */
     struct ps_stream *first_current;
 
     /* Guards the fields from here to `memory`.  Held for a few instructions,
@@ -79,7 +80,8 @@ struct ps_device {
     unsigned pool_turn; /* the index of the pooled stream to check next */
     /* The number of the device's multiprocessors that are in partitions. */
     int partitioned;
-    /* Pools of native events that no event uses, indexed by their flags. */
+    /* Pools of native events that no ps_event has.  The index of a pool is the
+     * flags of its events. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
 
@@ -107,8 +109,8 @@ struct ps_runtime {
     const struct ps_faults *faults;
     /* The runtime's position in the order of registration. */
     int index;
-    /* 1 + the fork generation of the process that used a device first; 0 if no
-     * device was used. */
+    /* 1 + the fork generation of the process that was the first to use a
+     * device.  0 if no process has used one. */
     atomic_uint used;
     /* 0 until a device is used, then constant.  In an emulation it is the
      * number of devices that programs see, and ps_emulation_show sets it.
@@ -129,10 +131,10 @@ struct ps_runtime {
     atomic_int failure;
 };
 
-/* Store the failure of a clean-up that the program did not ask for.  Such a
- * failure must not fail the operation that caused the clean-up.  So it is
- * stored, and a later call of ps_runtime_take_failure returns it.  Of several
- * failures only the first is stored. */
+/* Store the failure of a clean-up that the program did not ask for.  The
+ * operation that caused the clean-up must not fail because of it.  So the
+ * failure is stored, and a later call of ps_runtime_take_failure returns it.
+ * Of several failures only the first is stored. */
 static inline void
 ps_runtime_note_failure(struct ps_runtime *runtime, ps_status status)
 {
@@ -142,7 +144,7 @@ ps_runtime_note_failure(struct ps_runtime *runtime, ps_status status)
     }
 }
 
-/* Return and clear the stored failure, which the caller must report.
+/* Return and clear the stored failure, which the caller must report.  Returns
  * PS_SUCCESS if there is none. */
 static inline ps_status
 ps_runtime_take_failure(struct ps_runtime *runtime)
@@ -153,8 +155,9 @@ ps_runtime_take_failure(struct ps_runtime *runtime)
                : atomic_exchange(&runtime->failure, PS_SUCCESS);
 }
 
-/* Call a member of the device's backend that takes a device.  The macro's last
- * arguments are the member's arguments after `device`. */
+/* Call a member of the device's backend.  The member must have the parameter
+ * `device`.  The macro's last arguments are the member's arguments after
+ * `device`. */
 #define PS_CALL(device, member, ...)                                   \
     ({                                                                 \
         const struct ps_device *device_ = (device);                    \
@@ -166,16 +169,16 @@ ps_runtime_take_failure(struct ps_runtime *runtime)
  * it has none.  Both tables must stay valid until the process ends.  Returns
  * PS_ERROR_INVALID_VALUE, with the reason in *refusal, if a table is
  * incomplete, if the name or the device type is taken, or if PS_MAX_RUNTIMES
- * runtimes are registered.  Also PS_ERROR_OUT_OF_MEMORY. */
+ * runtimes are registered.  Also returns PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_refusal *refusal);
 
-/* If an observer (the race detector or the timeline) is installed, mark the
- * calling thread's calls of the backend from here on as the library's own.
- * Without the mark, the race detector would take two operations for ordered by
- * the program, although only a call of the library has ordered them.  Returns
- * what to pass to ps_own_end. */
+/* Mark the calling thread's calls of the backend as the library's own, until
+ * ps_own_end is called with the result of this function.  The mark is for an
+ * observer (the race detector or the timeline), so it is not set if none is
+ * installed.  The race detector ignores the order that the library's own calls
+ * give to operations, because the program cannot rely on it. */
 static inline bool
 ps_own_begin(struct ps_runtime *runtime)
 {
@@ -209,7 +212,7 @@ ps_status ps_runtime_add(struct ps_runtime *runtime);
  * is none. */
 struct ps_runtime *ps_runtime_find(int device_type);
 
-/* Get the number of devices.  If there are none, the status says why.  Until a
+/* Get the number of devices.  Returns a failure if there are none.  Until a
  * device is used, each call asks the backend.  Initializes no device. */
 ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
 
@@ -242,8 +245,8 @@ ps_status ps_runtime_device(struct ps_runtime *runtime, int index,
 ps_status ps_runtime_current_device(struct ps_runtime *runtime,
                                     struct ps_device **device);
 
-/* Called in a forked child: initializes the mutex of the registration again,
- * since a thread of the parent may have held it at the fork. */
+/* Called in a forked child: initializes the mutex of the list of runtimes
+ * again, since a thread of the parent may have held it at the fork. */
 void ps_runtime_reset_in_child(void);
 
 /* Make the device with index `previous` current again, after another one was
