@@ -70,7 +70,7 @@ ps_keep_add(struct ps_keep *keep, const struct ps_kept *item)
             return PS_SUCCESS;
         }
     }
-    /* The array is full whenever the count is a power of two, or 0; then
+    /* The array has no room left when the count is 0 or a power of two.  Then
      * double its size. */
     if ((keep->count & (keep->count - 1)) == 0) {
         size_t room = keep->count == 0 ? 1 : 2 * keep->count;

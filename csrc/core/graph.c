@@ -200,8 +200,9 @@ is_other_threads(const struct ps_graph *graph)
 }
 
 /* End the capture.  If graph->origin is NULL afterwards, the capture is over,
- * even if the status is a failure.  last: the graph is being freed, so if this
- * thread cannot end the capture, the stream's own thread does it later. */
+ * even if the status is a failure.  `last` is true if the graph is being
+ * freed.  Then a capture that this thread cannot end is left to the stream's
+ * own thread, which ends it later. */
 static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
            size_t *operations)

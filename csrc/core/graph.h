@@ -104,8 +104,8 @@ struct ps_stream *ps_graph_launched(struct ps_graph *graph);
 
 /* Make a new executable from the native graph, with options of enum
  * ps_instantiate_option.  May block.  Statuses: PS_ERROR_GRAPH_EMPTY,
- * PS_ERROR_GRAPH_FINAL; PS_ERROR_NOT_SUPPORTED if `options` lacks an option
- * and the backend has no graph_instantiate_with. */
+ * PS_ERROR_GRAPH_FINAL; PS_ERROR_NOT_SUPPORTED if `options` does not contain
+ * all options and the backend has no graph_instantiate_with. */
 ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
 
 /* Make later launches of `graph` do the work of `other` instead.  `number` is

@@ -106,8 +106,8 @@ struct ps_block {
     ps_status (*release)(void *owner);
     /* Only for an interprocess block; NULL in others. */
     struct ps_share *share;
-    /* The streams other than `stream` that have work with the block, as a
-     * list.  The device's mutex guards it. */
+    /* A list of the uses of the block by streams other than `stream`.  The
+     * device's mutex guards it. */
     struct ps_block_use *uses;
     /* Once the block has no references: the number of its uses that are not
      * over yet.  The pool's mutex guards it. */
@@ -222,9 +222,10 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
 ps_status ps_block_use_begin(struct ps_block *block, struct ps_stream *stream);
 void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 
-/* Get the streams that have work with the block.  If `lasting` is true, get
- * only the streams of lasting uses; see ps_block_use.  *streams is an array
- * that the caller frees, with a new reference to each stream. */
+/* Get the block's own stream, if it has one, and the other streams that have
+ * work with the block.  If `lasting` is true, leave out other streams whose
+ * uses are not lasting; see ps_block_use.  *streams is an array that the
+ * caller frees, with a new reference to each stream. */
 ps_status ps_block_streams(struct ps_block *block, bool lasting,
                            struct ps_stream ***streams, size_t *count);
 

@@ -17,7 +17,7 @@ struct ps_partition {
     unsigned generation;
     struct ps_device *device;
     ps_handle handle;
-    int count; /* the number of its multiprocessors */
+    int count; /* the number of the partition's multiprocessors */
 };
 
 /* Create a partition with the backend's partition_create.  count may be any

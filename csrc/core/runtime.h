@@ -216,8 +216,8 @@ struct ps_runtime *ps_runtime_find(int device_type);
  * device is used, each call asks the backend.  Initializes no device. */
 ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
 
-/* Returns whether this process has used a device of the runtime; use by the
- * process that forked this one does not count. */
+/* Returns whether this process has used a device of the runtime.  It does not
+ * count if only a parent process has used one. */
 static inline bool
 ps_runtime_is_used(struct ps_runtime *runtime)
 {

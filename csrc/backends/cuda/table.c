@@ -282,7 +282,7 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
     return cuda_scope_leave(scope);
 }
 
-static pthread_key_t thread_key; /* the key of the thread's number */
+static pthread_key_t thread_key; /* the key of each thread's number */
 static bool has_thread_key;
 
 static void

@@ -117,8 +117,8 @@ ps_status cuda_stream_drain(int device, ps_handle stream);
 
 /* ---- shared.c ---- */
 
-/* Give the device `peer` access to the interprocess memory at an address.
- * Call this before work of `peer` uses memory of another device.  Creates no
+/* Let the device `peer` access the interprocess memory at the address.  Call
+ * this before work of `peer` uses memory of another device.  Creates no
  * context.  Returns PS_ERROR_INVALID_HANDLE if there is no interprocess memory
  * at the address, and cudaErrorPeerAccessUnsupported if the devices do not
  * support the access. */
