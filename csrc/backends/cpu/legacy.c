@@ -1,16 +1,18 @@
-/* The order between a device's default stream and its blocking streams, as
- * with CUDA's legacy default stream.  Before work is queued on the default
- * stream, the default stream is made to wait for the work that the blocking
- * streams have got since it last waited for them.  Likewise, before work is
- * queued on a blocking stream, that stream is made to wait for the default
- * stream. */
+/* The order between the work of a device's default stream and that of its
+ * blocking streams, which is as with CUDA's legacy default stream.  Before
+ * work is queued on the default stream, the default stream is made to wait for
+ * the work that was queued on the blocking streams since it last waited for
+ * them.  Likewise, before work is queued on a blocking stream, that stream is
+ * made to wait for the default stream. */
 #include "engine.h"
 
-/* Returns whether the stream has got work for which the other side must wait,
- * since its `given` had the value `known`.  If no schedule is explored, an
- * idle stream that has not failed needs no wait.  While one is explored, the
- * result depends neither on whether the stream is idle, nor on work from
- * before the schedule, so that the same program always gets the same order. */
+/* Returns whether a stream that last waited for this stream when `given` had
+ * the value `known` must wait for it again, because of work that was queued
+ * since then.  If no schedule is explored, no wait is needed for a stream that
+ * is idle and has not failed.  While a schedule is explored, the result
+ * depends neither on whether this stream is idle, nor on work that was queued
+ * before the schedule began, so that the same program always gets the same
+ * order. */
 static bool
 has_given(const struct cpu_stream *stream, uint64_t known)
 {
@@ -60,9 +62,10 @@ cpu_legacy_check_locked(const struct cpu_stream *stream)
     return PS_SUCCESS;
 }
 
-/* Append an operation, even if the queue is full.  The operation's item was
- * reserved.  Returns false if the stream was idle: then the caller has taken
- * the stream. */
+/* Append an operation to the stream's queue, even if the queue is full.  The
+ * caller has reserved an item for the operation.  Returns false if the stream
+ * was idle.  In that case the caller has taken the stream, and must settle
+ * it. */
 static bool
 push_locked(struct cpu_stream *stream, enum cpu_kind kind,
             struct cpu_record *record)
@@ -75,8 +78,9 @@ push_locked(struct cpu_stream *stream, enum cpu_kind kind,
     return busy;
 }
 
-/* Make the stream wait for the work of `other`, unless it does so already.
- * *known is the value of other->given when the stream last waited for `other`.
+/* Make the stream wait for the work of `other`, unless it already waits for
+ * all of that work.  *known is the value that other->given had when the stream
+ * last waited for `other`.  If this call succeeds, it updates *known.
  * Succeeds even if the queues are full. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
@@ -110,7 +114,7 @@ follow_locked(struct cpu_stream *stream, struct cpu_stream *other,
 }
 
 /* Invalidate the captures of all blocking streams of the device, because the
- * default stream is used. */
+ * program has used the default stream.  Returns PS_ERROR_CAPTURE_IMPLICIT. */
 static ps_status
 invalidate_locked(struct cpu_device *device)
 {

@@ -1,14 +1,15 @@
 /* Memory of devices is host memory here.  Each block begins with a header that
- * contains the CPU_FREE operation which will free the block.  So to free a
- * block in stream order needs neither memory nor room in the queue.  A block
- * that is in use when the engine stops is never freed.
+ * contains the CPU_FREE operation which will free the block.  So a block can
+ * be freed in stream order without allocating memory, and even if the stream's
+ * queue is full.  A block that is in use when the engine stops is never freed.
  *
- * An emulated device has a limited amount of memory, and a tree of its blocks.
- * A block counts as used from the call of memory_allocate to the call of
- * memory_free, even if work before the free is still pending: on a real
- * device, too, memory that is freed in stream order can be allocated at once
- * for work that is queued later.  The device's pool is only simulated: it
- * counts the memory that a driver would keep, but keeps none. */
+ * An emulated device has a limited amount of memory.  A tree contains the
+ * blocks of all emulated devices.  A block counts as used from the call of
+ * memory_allocate to the call of memory_free, even if work before the free is
+ * still pending.  A real device behaves in the same way: memory that is freed
+ * in stream order can be allocated again at once, for work that is queued
+ * later.  The device's memory pool is only simulated.  It counts the memory
+ * that a driver would keep reserved, but reserves none. */
 #include "engine.h"
 
 #include <search.h>
@@ -48,8 +49,8 @@ block_create(size_t nbytes)
                : NULL;
 }
 
-/* Ranges that overlap compare as equal.  No two ranges in a tree overlap, so
- * this finds the range that contains an address. */
+/* Ranges that overlap compare as equal.  No two ranges in a tree overlap, so a
+ * search for a range of one byte finds the range that contains that byte. */
 static int
 compare_ranges(const void *left, const void *right)
 {
@@ -80,8 +81,8 @@ cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range)
     return PS_SUCCESS;
 }
 
-/* Reduce the count of reserved bytes to nbytes, or to the bytes in use if
- * these are more. */
+/* Reduce the number of reserved bytes to nbytes, or to the number of bytes in
+ * use if that is larger. */
 static void
 pool_trim_locked(struct cpu_device *place, uint64_t nbytes)
 {
@@ -183,7 +184,8 @@ cpu_memory_poison(struct cpu_operation *end)
     size_t nbytes;
     void *data = cpu_memory_of(end, &nbytes);
     memset(data, PS_SCHEDULE_POISON, nbytes);
-    /* Without this, the compiler removes the fill, because a free follows. */
+    /* Without this statement, the compiler could remove the memset, because
+     * the block is freed after it. */
     __asm__ volatile("" : : "r"(end) : "memory");
 }
 

@@ -1,17 +1,20 @@
-/* Notifications and gates.  A pending notification is in the ring of a stream,
- * which is ordered by ticket, or in the ring of a record.  It takes no place
- * in a stream's queue.  A gate does: it is queued as a CPU_ENTER_GATE, which
- * calls the gate's function and then becomes a wait for a record of no event.
- * Opening the gate completes that record.
+/* Notifications and gates.  A pending notification for a stream is in a ring
+ * of that stream, which is ordered by ticket.  A pending notification for an
+ * event is in a ring of the event's record.  Notifications are not in a
+ * stream's queue, but gates are.  A gate is queued as a CPU_ENTER_GATE
+ * operation.  This operation calls the gate's function, and then becomes a
+ * wait for a record that belongs to no event.  Opening the gate completes that
+ * record.
  *
  * A thread that opens a gate, or queues one on an idle stream, executes the
- * stream's next operations itself.  So no switch to another thread is needed
- * between one gate and the next. */
+ * stream's next cheap operations itself.  So no switch to another thread is
+ * needed between one gate and the next. */
 #include "engine.h"
 
 /* ---- Notifications ---- */
 
-/* Call the notification's function now, with the lock released. */
+/* Call the notification's function at once.  The lock is released during the
+ * call. */
 static ps_status
 notify_at_once(struct cpu_engine *engine, struct ps_notification *notification,
                ps_status outcome)
@@ -67,8 +70,8 @@ cpu_event_notify(const struct ps_backend *backend, int device,
     if (record->done) {
         return notify_at_once(engine, notification, record->status);
     }
-    /* The record stays alive: the operation that will complete it has a
-     * reference. */
+    /* The record stays alive, because the operation or the poller that will
+     * complete it holds a reference to it. */
     ps_notification_append(&record->notifications, notification);
     return PS_SUCCESS;
 }

@@ -1,8 +1,8 @@
 /* Partitions.  A partition limits how many workers serve its streams at a
- * time: in proportion to its share of the machine's processors, but at least
- * one.  Operations that need no worker, such as records, waits and small
- * copies, run even if that many workers are busy.  queue.c counts the busy
- * workers and chooses the streams. */
+ * time.  The limit is proportional to the partition's share of the machine's
+ * processors, and at least 1.  Operations that need no worker, such as
+ * records, waits and small copies, run even if the limit is reached.  queue.c
+ * counts the busy workers and chooses the streams. */
 #include "engine.h"
 
 #include <stdlib.h>

@@ -9,8 +9,8 @@
  * themselves.  Releasing the engine's lock runs the notifications that are
  * due, and wakes a worker if streams are ready.
  *
- * If a callback of the program forks on a thread of the engine, that thread
- * ends in the child, and the child's engine starts threads of its own. */
+ * If a callback of the program calls fork() on a thread of the engine, that
+ * thread ends in the child.  The child's engine starts threads of its own. */
 #include "engine.h"
 
 #include <signal.h>
@@ -180,8 +180,8 @@ sleeper_take_locked(struct cpu_engine *engine)
     return stream;
 }
 
-/* A wait is kept on a failed stream too: a free behind it must not run before
- * other streams are done with the block. */
+/* A failed stream, too, waits for records.  Otherwise a CPU_FREE behind the
+ * wait could run while other streams still use the block. */
 void
 cpu_stream_settle_locked(struct cpu_stream *stream)
 {
@@ -231,8 +231,8 @@ fill(uint8_t *destination, const uint8_t pattern[4], size_t nbytes)
     }
 }
 
-/* Do an operation that takes long or calls a function of the program, with the
- * lock released.  Returns false in a forked child; see
+/* Do an operation that takes long or calls a function of the program.  The
+ * lock is released meanwhile.  Returns false in a forked child; see
  * cpu_stream_serve_locked. */
 static bool
 stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
@@ -249,7 +249,8 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
     pthread_setspecific(cpu_serving_key, stream);
     switch (operation->kind) {
     case CPU_COPY:
-        /* memmove, because the two sides of a user's copy may overlap. */
+        /* Use memmove, because the source and the destination of the program's
+         * copy may overlap. */
         memmove(operation->transfer.destination, operation->transfer.source,
                 operation->transfer.nbytes);
         break;
@@ -372,8 +373,8 @@ operation_is_cheap(const struct cpu_operation *operation)
     }
 }
 
-/* If the operation at the head of the next ready stream is cheap, remove that
- * stream from the list and return it, else NULL. */
+/* If the next ready stream has a cheap operation at its head, remove that
+ * stream from the ready streams and return it.  Otherwise return NULL. */
 static struct cpu_stream *
 cheap_stream_locked(struct cpu_engine *engine)
 {
@@ -420,8 +421,8 @@ cpu_stream_help_locked(struct cpu_stream *stream)
 
 /* ---- Threads ---- */
 
-/* Returns the stream's partition if the operation at the head counts as work
- * of one of the partition's workers; else NULL. */
+/* Returns the stream's partition if the operation at the head counts towards
+ * the partition's limit of workers.  Otherwise returns NULL. */
 static struct cpu_partition *
 partition_of(const struct cpu_stream *stream)
 {
@@ -438,9 +439,9 @@ partition_of(const struct cpu_stream *stream)
     }
 }
 
-/* Remove and return the ready stream that a worker serves next: the first one
- * whose partition has not reached its limit of workers.  The streams before it
- * move to the lists `waiting` of their partitions. */
+/* Remove and return the ready stream that a worker serves next, or NULL if
+ * there is none.  A stream whose partition has reached its limit of workers is
+ * skipped, and moves to the partition's list `waiting`. */
 static struct cpu_stream *
 worker_take_locked(struct cpu_engine *engine)
 {
@@ -642,8 +643,8 @@ cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks)
 
 /* ---- The engine's lock ---- */
 
-/* Release the lock while the phase is not CPU_OPEN.  Not inlined, so that the
- * fast path saves no registers. */
+/* Release the lock if the phase is not CPU_OPEN.  This function is not
+ * inlined, so that the fast path of cpu_release saves no registers. */
 __attribute__((cold, noinline)) static void
 release_unopen(struct cpu_engine *engine)
 {

@@ -1,33 +1,38 @@
 /* Events that several processes share.  No process manages them.
  *
  * An event is a page of memory in a file without a name.  The process that
- * created the event keeps the file open, and other processes find it by its
- * descriptor through /proc.  The event exists until no process has the page
- * mapped any more; a process that ends in any way unmaps it.  The page holds
- * the latest record as one word, with the record's process, the inode of its
- * pipe, and its outcome.
+ * created the event keeps the file open, and other processes open it through
+ * /proc, by its descriptor in that process.  The event exists until no process
+ * has the page mapped any more.  A process that ends in any way unmaps the
+ * page.  The page holds the latest record as one word.  This word contains the
+ * id of the record's process, the inode of the record's pipe, and the record's
+ * outcome.
  *
- * A pending record has a pipe, which only its process has open for writing.
- * Other processes open the pipe through /proc and wait for bytes in it.  The
- * number of bytes is the outcome: the status + 1.  No process reads the bytes,
- * so every process sees them.  If the pipe reaches its end without bytes, its
- * process has died.
+ * A pending record has a pipe, which is open for writing only in the record's
+ * process.  Other processes open the pipe through /proc and wait until there
+ * are bytes in it.  The number of bytes is the outcome, that is, the status +
+ * 1.  No process reads the bytes, so every process sees them.  If the pipe
+ * contains no bytes and is no longer open for writing, the record's process
+ * has died.
  *
  * The rule: everything in the page may change at any time, a process may stop
- * or die between any two lines, and another process may write anything.  So
- * every status from the page is checked before it is used, and only pages of
- * this library are mapped.  The page holds no lock: a stopped process could
- * keep it, and a robust mutex contains pointers that a peer could overwrite.
+ * or die at any point, and another process may write anything into the page.
+ * So every status from the page is checked before it is used, and only pages
+ * of this library are mapped.  The page contains no lock, because a process
+ * that has stopped could hold it for ever.  Even a robust mutex would not do,
+ * because it contains pointers that another process could overwrite.
  *
- * - To record an event is to store the word; the last store wins.  It is one
- *   atomic store, so no process can stop in the middle of it.
- * - No two pending records have the same word, because it contains the pipe's
- *   inode.  So the compare-and-exchange that puts the outcome into the word
- *   of a pending record changes no later record.
+ * - A process records an event by storing the word.  This is one atomic store,
+ *   so no process can stop in the middle of it.  If several processes record
+ *   the event, the last store wins.
+ * - When a pending record is done, a compare-and-exchange puts the outcome
+ *   into its word.  This never changes a later record, because no two pending
+ *   records have the same word: each word contains the inode of the record's
+ *   own pipe.
  * - The outcome goes into the page first, for processes that look later, and
- *   then into the pipe, for processes that wait already.  If the process dies
- *   in between, those that wait find the outcome in the page, unless the page
- *   has a later record.
+ *   then into the pipe, for processes that are already waiting.  If the
+ *   record's process dies between these two steps, the waiting processes find
+ *   the outcome in the page, unless the page has a later record by then.
  * - If a pipe cannot be opened although the word has not changed, the pipe's
  *   process has died. */
 #include "shared.h"
@@ -42,17 +47,18 @@
 
 enum {
     OUTCOME_BITS = 10, /* the outcome: 0 while pending, else 1 + the status */
-    PROCESS_BITS = 22, /* a process id; Linux has no higher ones */
-    /* The most tries to open the record while it keeps changing. */
+    PROCESS_BITS = 22, /* a process id, which has at most 22 bits */
+    /* The most attempts to read the latest record while it keeps changing. */
     MOST_TRIES = 100,
-    WORD_CHANGED = -1, /* a status of this file only */
+    WORD_CHANGED = -1, /* a status that only this file uses */
 };
 
 #define OUTCOME(word) ((int)((word) & ((1 << OUTCOME_BITS) - 1)))
 #define PROCESS(word) \
     ((pid_t)((word) >> OUTCOME_BITS & ((1 << PROCESS_BITS) - 1)))
 #define INODE(word) ((uint32_t)((word) >> (OUTCOME_BITS + PROCESS_BITS)))
-/* The word that the record of `word` had while it was pending. */
+/* The word that a record had while it was pending, if its word is now
+ * `word`. */
 #define PENDING(word) ((word) >> OUTCOME_BITS << OUTCOME_BITS)
 
 struct page {
@@ -61,9 +67,9 @@ struct page {
      * the record was done when it was made. */
     _Atomic uint64_t latest;
     /* The descriptor of the latest record's pipe in the record's process.  It
-     * may be wrong, because `latest` and `pipe` are stored one after the
-     * other: two processes may have recorded at once, or a process may have
-     * stopped in between. */
+     * may be wrong, because `latest` and `pipe` are not stored in one atomic
+     * step.  Two processes may have recorded the event at once, or a process
+     * may have stopped between the two stores. */
     atomic_int pipe;
 };
 
@@ -76,10 +82,12 @@ static const struct cpu_pages pages = {.nbytes = CPU_PAGE_BYTES};
 
 struct cpu_shared {
     unsigned refs; /* held by the event and its records */
-    /* The word of the record that this process has adopted; 0 if none. */
+    /* The word of the latest record that this process knows; 0 if it knows
+     * none. */
     uint64_t word;
     struct page *page;
-    /* The file of the page; open in the process that created the event. */
+    /* The file that contains the page.  It is open only in the process that
+     * created the event. */
     struct cpu_file file;
     struct cpu_token token;
 };
@@ -229,8 +237,8 @@ cpu_shared_publish_locked(struct cpu_shared *shared,
 
 /* ---- Records of other processes ---- */
 
-/* Returns the status of another process's record that has ended.  If there is
- * no outcome, that process has died. */
+/* Returns the status of a record of another process that has ended with this
+ * outcome.  If the outcome is 0, that process has died. */
 static ps_status
 status_of(int outcome)
 {
@@ -315,8 +323,8 @@ cpu_poller_stop_locked(struct cpu_engine *engine)
 }
 
 /* Arrange that the poller completes the record when the pipe shows the
- * record's outcome.  The poller takes over the pipe.  Statuses:
- * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+ * record's outcome.  Takes over the descriptor `pipe`, even if this fails.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
                     uint64_t word, int pipe, struct cpu_record *record)
@@ -344,9 +352,9 @@ remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
     return PS_SUCCESS;
 }
 
-/* Adopt the record of another process that the word describes: it becomes the
- * event's latest record in this process.  Returns WORD_CHANGED if the word in
- * the page has changed meanwhile.  Other statuses: PS_ERROR_OUT_OF_MEMORY,
+/* Make the record of another process that the word describes the event's
+ * latest record in this process.  Returns WORD_CHANGED if the word in the page
+ * has changed meanwhile.  Other statuses: PS_ERROR_OUT_OF_MEMORY,
  * PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)

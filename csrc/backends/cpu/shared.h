@@ -1,7 +1,8 @@
 /* Events and memory that several processes share, the files that are open for
  * them, and the thread that waits for records of other processes.  The
- * engine's lock guards all of this.  The lock is held during the system calls
- * here, since none of them waits for another process. */
+ * engine's lock guards all of this.  The lock may be held during all system
+ * calls here except epoll_wait, because none of the others waits for another
+ * process. */
 #ifndef PYSTREAMS_CPU_SHARED_H
 #define PYSTREAMS_CPU_SHARED_H
 
@@ -28,8 +29,8 @@ void cpu_shared_close_locked(struct cpu_shared *shared);
 /* Set event->object to the event's latest record, whichever process made it.
  * If another process has completed that record, complete it in this process
  * too.  Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN;
- * PS_ERROR_UNKNOWN if other processes record the event too fast to read its
- * latest record. */
+ * PS_ERROR_UNKNOWN if other processes record the event so often that its
+ * latest record cannot be read. */
 ps_status
 cpu_shared_refresh_locked(struct cpu_engine *engine, struct cpu_slot *event);
 
@@ -76,8 +77,9 @@ struct cpu_token {
     uint64_t checksum;
 };
 
-/* The sizes of a mapping: a file's `nbytes` bytes, behind `front` bytes of
- * memory that is private to this process. */
+/* The sizes of the two parts of a mapping.  The first `front` bytes are memory
+ * that is private to this process.  The next `nbytes` bytes are the contents
+ * of a file. */
 struct cpu_pages {
     size_t front;
     size_t nbytes;
@@ -85,16 +87,17 @@ struct cpu_pages {
 
 /* Create a file, map its pages, and write the handle to *token.  The file
  * contains zeros behind the nonce.  No process can make the file shorter, and
- * its memory is allocated here, so that accesses never fail.  May be called
- * without the engine's lock.  Returns PS_ERROR_OUT_OF_MEMORY also if the
- * process has too many open files. */
+ * this call allocates all memory of the file.  So accesses to the mapped pages
+ * never raise SIGBUS.  May be called without the engine's lock.  Returns
+ * PS_ERROR_OUT_OF_MEMORY also if the process has too many open files. */
 ps_status
 cpu_token_create(const struct cpu_engine *engine, enum cpu_share share,
                  int device, const struct cpu_pages *pages,
                  struct cpu_token *token, void **mapped);
-/* Map the file that an interprocess handle names.  Callers must expect any
- * bytes behind the nonce; the handle may be any bytes, too.  May be called
- * without the engine's lock.  Statuses: those of event_open. */
+/* Map the file that an interprocess handle identifies.  The handle may be any
+ * bytes.  The caller must expect that the file contains any bytes behind the
+ * nonce.  May be called without the engine's lock.  Statuses: those of
+ * event_open. */
 ps_status cpu_token_open(const struct cpu_engine *engine, enum cpu_share share,
                          int device, const struct cpu_pages *pages,
                          const unsigned char handle[PS_IPC_HANDLE_BYTES],
@@ -103,13 +106,15 @@ ps_status cpu_token_open(const struct cpu_engine *engine, enum cpu_share share,
  * address of the pages, or NULL. */
 void cpu_pages_unmap(const struct cpu_pages *pages, void *mapped);
 
-/* Create a pipe.  Returns one descriptor for both ends; -1 if that fails.  It
- * is open for reading, too, so that writing never raises SIGPIPE.  Writing
- * never blocks, even if another process has filled the pipe. */
+/* Create a pipe.  Returns one descriptor for both ends, or -1 if that fails.
+ * The descriptor is open for reading, too, so that writing never raises
+ * SIGPIPE.  Writing never blocks, even if another process has filled the
+ * pipe. */
 int cpu_pipe_create(uint32_t *inode);
-/* Open the pipe with this inode for reading; another process has created it.
- * In that process the pipe has some descriptor, most likely `likely`.
- * Statuses: those of cpu_token_open. */
+/* Open a pipe of another process for reading.  The pipe is identified by its
+ * inode.  `likely` is the descriptor that it most likely has in that process;
+ * if it does not, all descriptors of the process are searched.  Statuses:
+ * those of cpu_token_open. */
 ps_status cpu_pipe_open(pid_t process, int likely, uint32_t inode, int *pipe);
 
 #endif

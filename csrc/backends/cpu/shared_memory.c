@@ -1,7 +1,8 @@
-/* Memory that processes share: a file of files.c, which is mapped behind a
- * private page with the engine's own data about the memory.  The process that
- * allocated the memory keeps the file open, so that others can open it.  A
- * process that has mapped the memory does not need the open file.
+/* Memory that several processes share.  The memory is a file that files.c
+ * creates.  The file is mapped behind a private page, in which the engine
+ * keeps its own data about the memory.  The process that allocated the memory
+ * keeps the file open, so that other processes can open it.  A process that
+ * has mapped the memory does not need the open file.
  *
  * The rule: another process may write anything into the file at any time, so
  * the engine keeps no data of its own there. */
@@ -12,15 +13,17 @@
 struct local {
     struct cpu_pages pages;
     struct cpu_range range;
-    /* The memory's file; open in the process that allocated the memory. */
+    /* The memory's file.  It is open only in the process that allocated the
+     * memory. */
     struct cpu_file file;
 };
 
 _Static_assert(sizeof(struct local) <= CPU_PAGE_BYTES,
                "struct local fits in the private page");
 
-/* Returns the sizes of the mapping for nbytes of memory: the private page;
- * then the file, which has one page for the nonce and then the data. */
+/* Returns the sizes of the mapping for nbytes of memory.  The mapping begins
+ * with the private page.  The file follows; its first page contains the nonce,
+ * and the data begin at its second page. */
 static struct cpu_pages
 pages_for(size_t nbytes)
 {
@@ -36,7 +39,8 @@ local_of(void *data)
 }
 
 /* Add mapped memory to the engine.  `file` is the descriptor of the memory's
- * file, or -1.  Unmaps the memory on failure. */
+ * file, or -1 if another process has allocated the memory.  After a failure,
+ * the file is closed and the memory is unmapped. */
 static ps_status
 add(struct cpu_engine *engine, int device, const struct cpu_pages *pages,
     void *mapped, int file, void **data)

@@ -1,14 +1,14 @@
 /* The engine's storage: items, which are the memory of operations and records,
  * and the handles by which callers name its objects.
  *
- * Each use of a handle checks it, so that a wrong handle is an error and not a
- * crash.  All bits of a handle must match:
+ * Each function that takes a handle checks it, so that a wrong handle causes
+ * an error and not a crash.  All bits of a handle must match:
  *
  *   63..62  61..30  29..6  5..3    2..0
  *   0       serial  slot   engine  tag
  *
- * Among 2^32 handles in a row no two have the same serial, so a handle that
- * was destroyed does not become valid again. */
+ * Any 2^32 handles that are created in a row have different serial numbers.
+ * So a handle that was destroyed does not become valid again. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -109,8 +109,8 @@ handles_grow(struct cpu_engine *engine, size_t count)
     return true;
 }
 
-/* Remove a slot from the free ones, and return its index.  Returns 0 if out of
- * memory. */
+/* Take a free slot, or else a new one, and return its index.  Returns 0 if out
+ * of memory. */
 static uint32_t
 handles_next(struct cpu_engine *engine)
 {
@@ -138,16 +138,16 @@ cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device)
         return NULL;
     }
     struct cpu_slot *slot = slot_of(engine, index);
-    /* The highest bits of a handle are 0: they are for
-     * PS_THREAD_STREAM_NAME. */
+    /* The two highest bits of a handle are 0, because they are used for the
+     * names of threads' default streams (see PS_THREAD_STREAM_NAME). */
     ps_handle serial = ++engine->handles.serial & UINT32_MAX;
     ps_handle handle = serial << SERIAL_SHIFT |
                        (ps_handle)index << SLOT_SHIFT |
                        (ps_handle)engine->number << ENGINE_SHIFT | tag;
     slot->object = NULL;
     slot->shared = NULL;
-    /* Release, as for the stores to `known`: a thread that sees the new
-     * object's `known` must also see the new handle. */
+    /* These are release stores, like the stores to `known`, because a thread
+     * that sees the new object's `known` must also see the new handle. */
     atomic_store_explicit(&slot->device, device, memory_order_release);
     atomic_store_explicit(&slot->handle, handle, memory_order_release);
     return slot;

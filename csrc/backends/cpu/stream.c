@@ -185,8 +185,9 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
-/* Returns the status for stream_query.  asks: whether notes are kept and the
- * query is one of the host, as ask_locked has returned. */
+/* Returns the status that stream_query must return for this stream.  `asks` is
+ * true if notes are kept and the query is one of the host, that is, if
+ * ask_locked has returned true. */
 static ps_status
 query_locked(struct cpu_stream *stream, bool asks)
 {
@@ -352,8 +353,8 @@ stream_state_locked(struct cpu_stream *stream, struct ps_stream_state *state)
     return source != stream ? source : NULL;
 }
 
-/* This runs no notifications when it releases the lock: it may be called while
- * another member waits, and must call no function of the program. */
+/* This runs no notifications when it releases the lock.  It may be called
+ * while another member waits, so it must call no function of the program. */
 static ps_status
 cpu_stream_explain(const struct ps_backend *backend, int device,
                    ps_handle handle, struct ps_stream_state *states, int room,
@@ -402,9 +403,11 @@ cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
     return cpu_stream_enqueue(backend, device, stream, &sleep);
 }
 
-/* Returns a failure of the device's work, and marks it as reported: a failure
- * of a destroyed stream that no call has returned yet or, if there is none,
- * the failure of a live stream, which every call returns. */
+/* Returns a failure of the device's work, and marks it as reported.  Returns
+ * PS_SUCCESS if there is no failure.  A failure of a freed stream that no call
+ * has returned yet comes first.  If there is none, the failure is that of an
+ * existing stream.  Later calls return this failure again, unless the stream
+ * was destroyed. */
 static ps_status
 device_report_locked(struct cpu_device *device)
 {

@@ -1,11 +1,12 @@
-/* The default streams of threads, PS_STREAM_PER_THREAD: a blocking stream for
- * each thread and device, created when the thread first uses it.  A thread
- * stores the handles of its streams, and destroys them when it ends. */
+/* The default streams of threads (PS_STREAM_PER_THREAD).  Each thread has a
+ * blocking stream of its own on each device, which is created when the thread
+ * first uses it.  The handles of these streams are thread-local.  The streams
+ * are destroyed when their thread ends. */
 #include "engine.h"
 
 #include <stdlib.h>
 
-/* The destructor of engine->thread_key: destroys the default streams of a
+/* The destructor of engine->thread_key.  Destroys the default streams of a
  * thread that ends. */
 static void
 thread_ends(void *value)
@@ -33,8 +34,8 @@ cpu_thread_streams_init(struct cpu_engine *engine)
     return pthread_key_create(&engine->thread_key, thread_ends) == 0;
 }
 
-/* Returns the calling thread's struct cpu_thread, which is allocated if there
- * is none.  NULL if out of memory. */
+/* Returns the calling thread's struct cpu_thread.  Allocates it if the thread
+ * has none yet.  Returns NULL if out of memory. */
 static struct cpu_thread *
 this_thread(struct cpu_engine *engine)
 {

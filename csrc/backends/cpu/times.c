@@ -1,6 +1,6 @@
-/* The member operation_times: writes when operations begin and end, for
- * callers that ask.  Once the end is written, the struct ps_times belongs to
- * the caller again. */
+/* The member operation_times.  A caller uses it to get the times at which an
+ * operation begins and ends.  As soon as the end is written, the struct
+ * ps_times belongs to the caller again. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -36,9 +36,10 @@ cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation)
     write_time(&operation->times->begin, engine->clock->now());
 }
 
-/* Write the operation's end, and also its begin if that was not written.  The
- * begin of a sleep is computed from its end and its duration.  An operation
- * that a failed stream skips gets equal times. */
+/* Write the time at which the operation has ended.  If the time at which it
+ * began was not written yet, write that, too.  A sleep began at its deadline
+ * minus its duration.  If the operation was skipped because the stream has
+ * failed, both times are equal. */
 void
 cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation)
 {

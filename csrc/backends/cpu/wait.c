@@ -50,8 +50,8 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     struct cpu_waiter waiter = {.target = goal->ticket, .next = *waiters};
     pthread_cond_init(&waiter.wake, &engine->monotonic);
     *waiters = &waiter;
-    /* Run the notifications that are due before sleeping, because there may be
-     * no other thread that would do it. */
+    /* Before the thread sleeps, run the notifications that are due, because
+     * there may be no other thread that would run them. */
     if (cpu_may_notify(engine) && !cpu_notify_due_locked(engine)) {
         status = PS_ERROR_TIMED_OUT;
     }
@@ -61,7 +61,8 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                 ? engine->driver->wait_locked(engine, &waiter, goal, limit)
                 : wait_once_locked(engine, &waiter, limit);
     }
-    /* Remove the waiter from the list.  In a forked child it is in no list. */
+    /* Remove the waiter from the list.  In a forked child, the waiter is in no
+     * list. */
     while (*waiters != NULL && *waiters != &waiter) {
         waiters = &(*waiters)->next;
     }
