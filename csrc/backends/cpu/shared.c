@@ -352,9 +352,9 @@ remote_begin_locked(struct cpu_engine *engine, struct cpu_shared *shared,
     return PS_SUCCESS;
 }
 
-/* Make the record of another process that the word describes the event's
- * latest record in this process.  Returns WORD_CHANGED if the word in the page
- * has changed meanwhile.  Other statuses: PS_ERROR_OUT_OF_MEMORY,
+/* The word describes a record of another process.  Make that record the
+ * event's latest one in this process.  Returns WORD_CHANGED if the word in the
+ * page has changed meanwhile.  Other statuses: PS_ERROR_OUT_OF_MEMORY,
  * PS_ERROR_SHUTTING_DOWN. */
 static ps_status
 adopt_locked(struct cpu_engine *engine, struct cpu_slot *event, uint64_t word)

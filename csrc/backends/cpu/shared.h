@@ -112,9 +112,9 @@ void cpu_pages_unmap(const struct cpu_pages *pages, void *mapped);
  * pipe. */
 int cpu_pipe_create(uint32_t *inode);
 /* Open a pipe of another process for reading.  The pipe is identified by its
- * inode.  `likely` is the descriptor that it most likely has in that process;
- * if it does not, all descriptors of the process are searched.  Statuses:
- * those of cpu_token_open. */
+ * inode.  `likely` is the descriptor that the pipe most likely has in that
+ * process.  If the pipe has another one, this searches all descriptors of the
+ * process.  Statuses: those of cpu_token_open. */
 ps_status cpu_pipe_open(pid_t process, int likely, uint32_t inode, int *pipe);
 
 #endif

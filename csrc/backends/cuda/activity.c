@@ -1,6 +1,6 @@
-/* Activities of GPUs, which CUPTI reports: the begin and end of each kernel,
- * copy and fill, and of each wait of the host, whichever library in the
- * process has made the call.
+/* Activities, which CUPTI reports.  An activity is a kernel, a copy or a fill
+ * on a GPU, or a wait of the host, with the times at which it began and ended.
+ * CUPTI reports the activities of all libraries in the process.
  *
  * The rule: a callback of CUPTI calls no CUDA function, because CUPTI holds
  * its own locks or the driver's during the callback. */
@@ -35,8 +35,8 @@ static void *subscriber; /* NULL while no activities are observed */
  * A forked child inherits CUPTI's state, but not its threads, so it must not
  * use CUPTI. */
 static pid_t owner;
-/* For each device, 1 + the number of the context that was seen first; 0 if
- * none was. */
+/* For each device, 1 + the number of the first context that was seen, or 0 if
+ * no context was seen. */
 static _Atomic uint32_t first_contexts[CUDA_DEVICES];
 static const struct ps_activity_functions *_Atomic functions;
 static void *_Atomic functions_argument;
@@ -71,9 +71,10 @@ buffer_requested(uint8_t **buffer, size_t *size, size_t *most)
     *most = 0;
 }
 
-/* Returns the number of a stream for activities; see stream_number.  CUPTI
- * numbers the streams of each context separately, so the upper 32 bits are the
- * context.  They are 0 for the first context of a device, which usually is its
+/* Returns the number by which activities identify a stream; see the member
+ * stream_number.  CUPTI numbers the streams of each context separately, so the
+ * upper 32 bits of the result are the number of the context.  They are 0 for
+ * the first context of a device that was seen, which usually is the device's
  * only one. */
 static uint64_t
 number_of(uint32_t device, uint32_t context, uint32_t stream)
@@ -134,8 +135,8 @@ times_of(uint64_t start, uint64_t end)
     return (struct ps_times){(int64_t)start, (int64_t)end};
 }
 
-/* Convert a record of CUPTI.  Returns false if the record is of a kind that
- * was not asked for. */
+/* Convert a record of CUPTI to an activity.  Returns false if records of this
+ * kind are not reported. */
 static bool
 read_record(const void *record, struct ps_activity *activity)
 {
@@ -219,7 +220,8 @@ buffer_completed(CUcontext context, uint32_t stream, uint8_t *buffer,
 /* ---- The library ---- */
 
 /* Returns a handle of CUPTI from dlopen, or NULL.  Prefers the version that
- * another library has loaded already, because a process must not have two. */
+ * another library has loaded already, because a process must not load two
+ * versions. */
 static void *
 find_library(void)
 {
@@ -264,10 +266,11 @@ look_up_locked(void)
 
 /* ---- Members ---- */
 
-/* Returns whether calls of the function with this name must be numbered.
- * Functions of cudart that queue work need not be listed, because they call a
- * driver function that is listed.  Functions of cudart that wait are listed,
- * because they may return without a call of a listed driver function. */
+/* Returns whether calls of the function with this name must be reported to the
+ * observer.  Functions of cudart that queue work need not be listed, because
+ * they call a driver function that is listed.  Functions of cudart that wait
+ * are listed, because they may return without calling a listed driver
+ * function. */
 static bool
 is_wanted(const char *name)
 {

@@ -2,8 +2,8 @@
  * requires CUPTI's headers.
  *
  * They are valid for every version of CUPTI since CUDA 12.  Later versions
- * only append fields to the record structs, and cuptiActivityGetNextRecord
- * knows the size of each record. */
+ * only append fields to the record structs.  That is harmless, because
+ * cuptiActivityGetNextRecord knows the size of each record. */
 #ifndef PYSTREAMS_CUDA_ACTIVITY_H
 #define PYSTREAMS_CUDA_ACTIVITY_H
 
@@ -64,7 +64,7 @@ struct cupti_kernel {
 /* CUpti_ActivityMemcpy5 and later, CUpti_ActivityMemset4 and later */
 struct cupti_transfer {
     uint32_t kind;
-    /* Direction: the CUpti_ActivityMemcpyKind of a copy, or the value of a
+    /* `direction` is the CUpti_ActivityMemcpyKind of a copy, or the value of a
      * fill. */
     uint8_t direction, unused[3];
     uint64_t bytes, start, end;
@@ -118,8 +118,8 @@ typedef void (*cupti_requested)(uint8_t **buffer, size_t *size, size_t *most);
 typedef void (*cupti_completed)(CUcontext context, uint32_t stream,
                                 uint8_t *buffer, size_t size, size_t valid);
 
-/* Each line has the member of the struct that holds the function's address,
- * the function's name, and its parameters. */
+/* Each line has three parts: the member of struct cupti that holds the
+ * function's address, the function's name, and the function's parameters. */
 #define CUPTI_FUNCTIONS(X)                                                   \
     X(subscribe, "cuptiSubscribe_v2",                                        \
       (void **, cupti_callback, void *, struct cupti_subscription *))        \

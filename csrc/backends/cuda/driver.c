@@ -59,8 +59,8 @@ driver_look_up(void)
     CUDA_DRIVER_FUNCTIONS(LOOK_UP)
     CUDA_DRIVER_EXTRAS(LOOK_UP_EXTRA)
     if (table->event_elapsed == NULL) {
-        /* Drivers before 12.8 have only this version, which is slower, because
-         * it queries both events first. */
+        /* Drivers before CUDA 12.8 have only this function.  It is slower than
+         * the newer one, because it first queries both events. */
         LOOK_UP(event_elapsed, "cuEventElapsedTime", )
     }
     if (table->version != NULL) {
@@ -216,8 +216,9 @@ cuda_scope_enter(int device)
     }
     scope.status = cuda_driver.context_set(context);
     /* Nothing need be switched back if the thread had no context and the
-     * device is 0: on such a thread device 0 is current, and it still is when
-     * that device's context is current. */
+     * device is 0.  For cudart, device 0 is the current device of a thread
+     * without a context.  It stays the current device while its own context is
+     * current. */
     scope.switched =
         scope.status == PS_SUCCESS && (scope.previous != NULL || device != 0);
     return scope;

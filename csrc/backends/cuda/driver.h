@@ -3,7 +3,7 @@
  * imported on a machine without a driver.
  *
  * The rule: nothing here initializes the driver before a device is used, so
- * that a process which has only counted devices can fork. */
+ * that a process which has only counted its devices can still fork. */
 #ifndef PYSTREAMS_CUDA_DRIVER_H
 #define PYSTREAMS_CUDA_DRIVER_H
 
@@ -15,9 +15,10 @@
  * bits. */
 #define CUDA_DEVICES 64
 
-/* Each line has the member of cuda_driver, the function's name, and its
- * parameters.  The functions return a CUresult, whose numbers are those of
- * cudaError_t.  A CUdevice is the device's ordinal. */
+/* Each line has three parts: the member of cuda_driver that holds the
+ * function's address, the function's name, and the function's parameters.  The
+ * functions return a CUresult.  A CUresult and a cudaError_t with the same
+ * number mean the same error.  A CUdevice is the device's ordinal. */
 #define CUDA_DRIVER_FUNCTIONS(X)                                             \
     X(version, "cuDriverGetVersion", (int *))                                \
     X(init, "cuInit", (unsigned))                                            \
@@ -73,7 +74,8 @@
     X(memory_access, "cuMemSetAccess",                                       \
       (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
 
-/* Functions that an older driver may lack; then their members are NULL. */
+/* Functions that an older driver may lack.  If it lacks a function, the
+ * function's member is NULL. */
 #define CUDA_DRIVER_EXTRAS(X)                                               \
     X(event_elapsed, "cuEventElapsedTime_v2", (float *, CUevent, CUevent))  \
     X(context_record, "cuCtxRecordEvent", (CUcontext, CUevent))             \
@@ -133,26 +135,28 @@ struct cuda_driver {
     CUDA_DRIVER_EXTRAS(CUDA_FUNCTION_MEMBER)
 };
 
-/* Written by the first cuda_driver_load, and constant from then on. */
+/* Written by the first call of cuda_driver_load, and constant afterwards. */
 extern struct cuda_driver cuda_driver;
 
-/* Look up the functions, at the first call.  Call this before any member of
- * cuda_driver is used.  Any thread may call it, any number of times.  Returns
- * PS_ERROR_INSUFFICIENT_DRIVER if there is no driver, or if it is older than
- * this build. */
+/* Look up the functions, if no earlier call has done so.  Call this before any
+ * member of cuda_driver is used.  Any thread may call it, any number of times.
+ * Returns PS_ERROR_INSUFFICIENT_DRIVER if there is no driver, or if the driver
+ * is too old for this build. */
 ps_status cuda_driver_load(void);
 
-/* Returns a text for the user that says why cuda_driver_load failed; an empty
- * text if it succeeded. */
+/* Returns a text for the user that says why cuda_driver_load failed.  The text
+ * is empty if cuda_driver_load succeeded. */
 const char *cuda_driver_failure(void);
 
-/* Returns the number of devices that the driver will show to this process,
- * computed with NVML, without initializing the driver.  Returns -1 if NVML is
- * missing or fails. */
+/* Returns the number of devices that the driver will show to this process once
+ * it is initialized.  This function asks NVML, and does not initialize the
+ * driver.  Returns -1 if NVML is missing or fails, or if only the driver can
+ * tell the number. */
 int cuda_driver_count(void);
 
 /* Get a device's primary context.  The first call for a device retains the
- * context, which may create it; it stays retained until the process ends. */
+ * context, which may create it.  The context stays retained until the process
+ * ends. */
 ps_status cuda_context_retain(int device, CUcontext *context);
 
 /* A scope in which a device's context is current: from cuda_scope_enter to
@@ -188,10 +192,10 @@ cuda_scope_leave(struct cuda_scope scope)
         cuda_scope_leave(scope_);                            \
     })
 
-/* As IN_CONTEXT, and also set the relaxed capture mode, in which the calls
- * invalidate no capture of another stream.  cudart's last error
- * (cudaGetLastError) is not cleared: cudart is linked in statically, so no
- * other library sees it. */
+/* As IN_CONTEXT, but also set the relaxed capture mode during the evaluation.
+ * In this mode, the calls do not invalidate captures of other streams.  The
+ * last error of cudart (cudaGetLastError) is not cleared after a failure.  No
+ * other library sees this error, because cudart is linked in statically. */
 #define ON_DEVICE(device, expression)                           \
     IN_CONTEXT(device, ({                                       \
                    CUstreamCaptureMode mode_ =                  \
@@ -202,10 +206,10 @@ cuda_scope_leave(struct cuda_scope scope)
                    status_;                                     \
                }))
 
-/* Evaluate a driver call about a stream or an event.  The handle identifies
- * the context, so no context has to be current.  The handles 0 to 2 of default
- * streams are the exception: for these, this makes the device's context
- * current. */
+/* Evaluate a driver call about a stream or an event.  Most handles identify
+ * their context, so no context has to be current.  The exceptions are the
+ * handles 0 to 2, which mean default streams.  For these, the device's context
+ * is current during the call. */
 #define ON_HANDLE(device, handle, expression)   \
     ((handle) > (ps_handle)CU_STREAM_PER_THREAD \
          ? (ps_status)(expression)              \

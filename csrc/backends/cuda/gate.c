@@ -1,8 +1,8 @@
-/* Gates on CUDA streams.  First a completion is queued on the stream, which
- * reports that the stream has reached the gate; then a wait for a word in
- * pinned memory, which holds the stream until the gate is opened.  If another
- * thread queues work on the stream at the same time, that work may come
- * between the two. */
+/* Gates on CUDA streams.  A gate is queued in two parts.  The first part is a
+ * completion, which reports that the stream has reached the gate (see poll.h).
+ * The second part is a wait for a word in pinned memory, which blocks the
+ * stream until the gate is opened.  If another thread queues work on the
+ * stream at the same time, that work may come between the two parts. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -107,11 +107,11 @@ cuda_slot_wait(struct cuda_slot *slot, ps_handle stream)
 
 /* ---- Arrivals ---- */
 
-/* The arrival of a busy stream at a gate.  Two completions watch for it, one
- * with a word and one with an event, and the first that occurs is reported.
- * The word can be seen even while another thread holds the driver's locks, but
- * it is not written if the stream's work fails.  The event completes also in
- * that case. */
+/* The arrival of a busy stream at a gate.  It has two completions, one with a
+ * word and one with an event.  The arrival is reported when the first of them
+ * occurs.  The word can be polled even while another thread holds the driver's
+ * locks, but it is not written if the stream's work fails.  The event
+ * completes in that case, too. */
 struct arrival {
     struct ps_notification word, event;
     struct cuda_slot *slot;
@@ -120,7 +120,8 @@ struct arrival {
     atomic_bool reported;
 };
 
-/* Called when either completion occurs.  The second call frees the arrival. */
+/* Called once for each of the two completions, when it occurs.  The first call
+ * reports the arrival, and the second call frees its memory. */
 static void
 event_arrive(void *memory, ps_status status)
 {
@@ -163,8 +164,9 @@ arrival_create(struct cuda_slot *slot, ps_notification_function reached,
 
 /* ---- Members ---- */
 
-/* Queue on the stream the event and the word that report its arrival, and the
- * wait until the gate is opened. */
+/* Queue three operations on the stream: the record of the event and the write
+ * of the word, which report the stream's arrival, and the wait until the gate
+ * is opened. */
 static ps_status
 slot_queue(struct cuda_slot *slot, ps_handle stream,
            struct cuda_completion *event)
@@ -178,8 +180,8 @@ slot_queue(struct cuda_slot *slot, ps_handle stream,
         status = cuda_slot_wait(slot, stream);
         /* Add a holder, because the device will write to the slot.
          * word_arrive removes the holder after the write.  If the wait could
-         * not be queued, nothing removes it, so the slot is never used
-         * again. */
+         * not be queued, nothing removes this holder, so the slot is never
+         * used again. */
         cuda_slot_hold(slot);
     }
     return status;
@@ -187,8 +189,8 @@ slot_queue(struct cuda_slot *slot, ps_handle stream,
 
 /* As cuda_stream_state, but for a blocking stream also checks the default
  * stream, because the next operation of a blocking stream will wait for the
- * default stream.  For the default stream itself, the driver includes the
- * blocking streams. */
+ * default stream.  If the stream is the default stream itself, the driver's
+ * query includes the blocking streams. */
 static ps_status
 state_with_default(ps_handle stream)
 {
@@ -206,8 +208,8 @@ state_with_default(ps_handle stream)
 }
 
 /* Queue the gate on the stream.  The caller has called cuda_poll_enter for the
- * completion `event`.  If the stream is idle, it has already reached the gate:
- * *idle becomes true, and the caller must report the arrival. */
+ * completion `event`.  If the stream is idle, it has already reached the gate.
+ * In that case *idle becomes true, and the caller must report the arrival. */
 static ps_status
 gate_queue(struct arrival *arrival, ps_handle stream,
            struct cuda_completion *event, bool *idle)

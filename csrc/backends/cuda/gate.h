@@ -12,8 +12,9 @@
  * A gate on a stream makes the stream wait until `opened` is at least the
  * gate's number.  Opening the gate writes that number to `opened`, so with
  * such gates `opened` only grows.  Therefore the slot can be used for the next
- * gate as soon as its gate was reached and opened: even if the device
- * evaluates the wait later, the wait is still satisfied.
+ * gate as soon as the previous gate was reached and opened.  Even if the
+ * device evaluates the previous gate's wait only later, the wait is still
+ * satisfied.
  *
  * The device compares two numbers by the sign of their difference, so the
  * numbers stay below 2^31.  A slot that has used all numbers is never used
@@ -27,10 +28,10 @@ struct cuda_slot {
     struct cuda_slot *next;
 };
 
-/* cuda_slot_take returns a slot with a new gate number and one holder, the
- * caller.  The device's context must be current.  cuda_slot_hold adds a
- * holder, and cuda_slot_release removes one; a slot without holders may be
- * used again. */
+/* cuda_slot_take gets a slot for a new gate.  The slot has a new number, and
+ * the caller is its only holder.  A device's context must be current for this
+ * call.  cuda_slot_hold adds a holder, and cuda_slot_release removes one.  A
+ * slot without holders may be taken for another gate. */
 ps_status cuda_slot_take(struct cuda_slot **slot);
 void cuda_slot_hold(struct cuda_slot *slot);
 void cuda_slot_release(struct cuda_slot *slot);

@@ -1,5 +1,5 @@
-/* Captures and graphs, by cudart.  The handle of a graph is a cudaGraph_t,
- * that of an executable a cudaGraphExec_t. */
+/* Captures and graphs, implemented with cudart.  The handle of a graph is a
+ * cudaGraph_t.  The handle of an executable is a cudaGraphExec_t. */
 #include <cuda_runtime_api.h>
 
 #include "driver.h"
@@ -89,7 +89,8 @@ cuda_capture_end(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* Uses the driver's function, because that of cudart may create a context. */
+/* Uses the driver's function, because cudart's function may create a
+ * context. */
 ps_status
 cuda_capture_mode_exchange(const struct ps_backend *backend,
                            enum ps_capture_mode *mode)
@@ -188,9 +189,10 @@ cuda_graph_instantiate_with(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* PS_INSTANTIATE_AUTO_FREE is for memory that another library has allocated in
- * the captured work and not freed there: each launch first frees what the
- * previous launch has allocated. */
+/* The captured work may contain allocations of another library that are not
+ * freed in the captured work.  With PS_INSTANTIATE_AUTO_FREE, each launch
+ * first frees the memory that the previous launch has allocated in this
+ * way. */
 ps_status
 cuda_graph_instantiate(const struct ps_backend *backend, int device,
                        ps_handle graph, ps_handle *executable)

@@ -1,14 +1,15 @@
-/* Gates in graphs.  A captured gate is three nodes, one after another.  They
- * write and wait for the two words of a slot, which the gate has as long as
- * its graph and executables exist:
+/* Gates in graphs.  A captured gate consists of three nodes, which run one
+ * after another.  The nodes use the two words of a slot.  The gate keeps this
+ * slot as long as its graph, an executable of the graph or one of their
+ * launches exists.  The nodes do the following:
  *
  *   reached = number;  wait until opened >= number;  opened = number - 1
  *
- * At each launch a poller sees that `reached` was written and subtracts 1 from
- * it, so that the next launch can write it again.  The host opens the gate by
- * setting `opened` to number, and the third node closes it for the next
- * launch.  Launches of one graph run one after another, in the order of the
- * calls. */
+ * At each launch, a poller sees that `reached` was written.  The poller then
+ * subtracts 1 from `reached`, so that it can also see the write of the next
+ * launch.  The host opens the gate by setting `opened` to number, and the
+ * third node closes it for the next launch.  Launches of one graph run one
+ * after another, in the order of the calls. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -38,7 +39,7 @@ struct gates {
     struct captured_gate **tail;
 };
 
-/* A capture in progress that began here. */
+/* A capture in progress that was begun by cuda_capture_begin. */
 struct cuda_capture {
     ps_handle origin;
     pthread_t thread; /* the thread on which it began */
@@ -58,7 +59,7 @@ struct owner {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
-/* While this is 0, launches need not look for gates. */
+/* The number of owners.  While it is 0, launches need not look for gates. */
 static atomic_int owner_count;
 
 static void
@@ -109,7 +110,8 @@ gates_of(ps_handle handle)
 }
 
 /* Make the graph or executable with this handle an owner of the gates.  Takes
- * over the reference to the gates.  Returns false if out of memory. */
+ * over the reference to the gates, even if this fails.  Returns false if out
+ * of memory. */
 static bool
 own(ps_handle handle, struct gates *gates)
 {
@@ -251,9 +253,10 @@ is_of(const struct cuda_capture *capture, ps_handle origin)
             pthread_equal(capture->thread, pthread_self()));
 }
 
-/* Remove a capture from the list, and return its gates; NULL if it is not in
- * the list.  The capture is `capture` or, if that is NULL, the one with this
- * number or, if that is 0, the one that began on `origin`. */
+/* Remove a capture from the list, free it, and return its gates.  Returns NULL
+ * if the capture is not in the list.  If `capture` is not NULL, takes this
+ * capture.  Otherwise, if `number` is not 0, takes the capture with this
+ * number.  Otherwise, takes the capture that began on `origin`. */
 static struct gates *
 capture_take(const struct cuda_capture *capture, ps_handle origin,
              uint64_t number)
@@ -343,7 +346,8 @@ nodes_capture(struct captured_gate *gate, ps_handle stream)
 }
 
 /* Add the gate to the capture with this number.  Returns false if the capture
- * is not in the list: it did not begin here, or has ended. */
+ * is not in the list, because cuda_capture_begin did not begin it, or because
+ * it has ended. */
 static bool
 append(uint64_t number, struct captured_gate *gate)
 {
@@ -360,9 +364,10 @@ append(uint64_t number, struct captured_gate *gate)
     return capture != NULL;
 }
 
-/* Open a gate for ever, because not all of its nodes could be captured.  The
- * node that waits may be among those that were, and would hold every launch,
- * because no launch reports such a gate. */
+/* Open a gate for ever, because some of its nodes could not be captured.  The
+ * node that waits may have been captured.  It would block every launch for
+ * ever, because launches do not report such a gate, so that nobody would open
+ * it. */
 static void
 gate_fail(struct captured_gate *gate)
 {
@@ -393,8 +398,8 @@ gate_capture(ps_handle stream, ps_launched_gate_function reached,
     }
     gate->reached = reached;
     gate->argument = argument;
-    /* Add the gate before its nodes, so that no node exists without its
-     * gate. */
+    /* Add the gate to the capture before its nodes are captured, so that no
+     * node exists without its gate. */
     if (!append(number, gate)) {
         cuda_slot_release(gate->slot);
         free(gate);
@@ -434,9 +439,9 @@ struct arrival {
     bool reported;
 };
 
-/* A launch of an executable with gates.  It is freed when it has ended and all
- * of its arrivals have come.  If its work fails, most of the arrivals never
- * come; then it is never freed. */
+/* A launch of an executable with gates.  It is freed when it has ended and the
+ * poller has seen the words of all of its gates.  If its work fails, most of
+ * these words are never written.  In that case the launch is never freed. */
 struct launch {
     atomic_size_t refs;
     size_t count;
@@ -455,10 +460,11 @@ launch_unref(struct launch *launch, size_t refs)
 }
 
 /* Report an arrival, unless it was reported already.  Both pollers may call
- * this: one when it sees the gate's word, the other when it sees the end of
- * the launch.  If a launch has failed, the poller that sees this reports all
- * of its arrivals at once, even those that the other poller is about to
- * report.  So they are reported before the arrivals of later launches. */
+ * this.  One calls it when it sees the gate's word, and the other when it sees
+ * the end of the launch.  If a launch has failed, the poller that sees the end
+ * reports all arrivals of the launch at once, even those that the other poller
+ * is about to report.  So they are reported before the arrivals of later
+ * launches. */
 static void
 arrive(struct arrival *arrival, ps_status status)
 {
@@ -533,7 +539,8 @@ launch_create(struct gates *gates)
     return launch;
 }
 
-/* Free a launch that was not queued, so that no arrival of it will come. */
+/* Free a launch that was not queued.  None of its arrivals will come, so this
+ * also releases their slots. */
 static void
 launch_drop(struct launch *launch)
 {
@@ -554,8 +561,9 @@ enter_words(struct launch *launch, int device, ps_status *status)
     while (*status == PS_SUCCESS && entered < launch->count) {
         struct arrival *arrival = &launch->arrivals[entered];
         struct cuda_slot *slot = arrival->gate->slot;
-        /* The slot is used as the stream: arrivals at one slot come in order,
-         * so they form a queue. */
+        /* The slot's address is passed as the stream, so that the arrivals at
+         * one slot form a queue.  They come in order, as the completions of a
+         * stream do. */
         *status = cuda_poll_enter(device, (ps_handle)slot, &slot->reached,
                                   &arrival->word);
         if (*status == PS_SUCCESS) {
@@ -567,9 +575,10 @@ enter_words(struct launch *launch, int device, ps_status *status)
     return entered;
 }
 
-/* Queue the launch.  Its arrivals must be polled from before this call on,
- * because the driver may accept the whole launch only after the host has
- * opened some of its gates. */
+/* Queue the launch.  The polling of its arrivals must have begun before this
+ * call, because cudaGraphLaunch may block until the host has opened some of
+ * the launch's gates.  If the launch cannot be queued, this ends the
+ * polling. */
 static ps_status
 launch_queue(struct launch *launch, ps_handle executable, ps_handle stream)
 {
@@ -582,8 +591,8 @@ launch_queue(struct launch *launch, ps_handle executable, ps_handle stream)
     return status;
 }
 
-/* Queue the launch, and poll its arrivals and its end.  Takes over the launch,
- * and then sets *made to NULL. */
+/* Queue the launch, and begin to poll its arrivals and its end.  Takes over
+ * the launch *made, even if this fails, and sets *made to NULL. */
 static ps_status
 queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
 {
@@ -599,8 +608,8 @@ queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
     if (status == PS_SUCCESS) {
         status = cuda_completion_event(end);
     }
-    /* Hold one more reference during this call: from here on arrivals may
-     * come, and would free the launch. */
+    /* Hold one more reference until the end of this function.  Arrivals may
+     * come as soon as they are polled, and would free the launch. */
     atomic_fetch_add(&launch->refs, 1);
     for (size_t i = 0; i < entered; i++) {
         struct arrival *arrival = &launch->arrivals[i];
@@ -610,8 +619,9 @@ queue(struct launch **made, int device, ps_handle executable, ps_handle stream)
     if (status == PS_SUCCESS) {
         status = launch_queue(launch, executable, stream);
     }
-    /* This record fails only if the driver has failed.  Then the launch keeps
-     * its gates for ever, because the device may still use them. */
+    /* cuda_completion_record fails only if the driver has failed.  In that
+     * case the launch keeps its gates for ever, because the device may still
+     * use them. */
     bool ends = status == PS_SUCCESS &&
                 cuda_completion_record(end, stream) == PS_SUCCESS;
     if (end != NULL) {

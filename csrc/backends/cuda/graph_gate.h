@@ -1,6 +1,6 @@
 /* Keeps track of the gates in captures, graphs and executables.  The gates of
- * a capture become those of its graph, and then those of the graph's
- * executables. */
+ * a capture become the gates of its graph.  Executables of the graph have the
+ * same gates. */
 #ifndef PYSTREAMS_CUDA_GRAPH_GATE_H
 #define PYSTREAMS_CUDA_GRAPH_GATE_H
 
@@ -11,19 +11,19 @@
 
 struct cuda_capture;
 
-/* Call this before a capture begins on the stream.  The result is for one of
- * the two functions below.  Returns NULL if out of memory. */
+/* Call this before a capture begins on the stream `origin`.  Pass the result
+ * to one of the two functions below.  Returns NULL if out of memory. */
 struct cuda_capture *cuda_gates_expect(ps_handle origin);
 /* Call cuda_gates_begin after the capture has begun, or cuda_gates_cancel if
  * it has failed to begin. */
 void cuda_gates_begin(struct cuda_capture *capture, int device);
 void cuda_gates_cancel(struct cuda_capture *capture);
 
-/* Call this after a capture has ended.  `graph` is the resulting graph, 0 if
- * there is none.  `number` is the number that the capture had, or 0 if that is
- * unknown, because the driver gives no numbers or the capture was invalid.
- * Then `origin` identifies the capture: the stream on which it began.  Returns
- * false if out of memory. */
+/* Call this after a capture has ended.  `graph` is the resulting graph, or 0
+ * if there is none.  `origin` is the stream on which the capture began.
+ * `number` is the capture's number.  It is 0 if the number is unknown, because
+ * the driver gives no numbers or the capture was invalid.  In that case
+ * `origin` identifies the capture.  Returns false if out of memory. */
 bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
 
 /* Returns whether a capture is between the calls of cuda_gates_expect and

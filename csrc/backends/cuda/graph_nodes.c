@@ -1,6 +1,7 @@
 /* The member graph_nodes.  The driver lists the nodes of a graph in any order.
- * Here they are sorted, so that each node comes after those on which it
- * depends, and the three nodes of a captured gate become one node. */
+ * This file sorts them, so that each node comes after the nodes on which it
+ * depends.  It also replaces the three nodes of a captured gate by one
+ * node. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +17,8 @@ struct vertex {
     size_t index; /* its index among the described nodes */
 };
 
-/* A graph's nodes and edges as the driver has them.  `order` and `edges` name
- * a node by its index in `vertices`. */
+/* A graph's nodes and edges as the driver has them.  In `order` and `edges`, a
+ * node is given by its index in `vertices`. */
 struct picture {
     struct vertex *vertices; /* sorted by handle */
     size_t *order;
@@ -63,7 +64,8 @@ find(const struct picture *picture, CUgraphNode node)
     return (size_t)(found - picture->vertices);
 }
 
-/* Read the nodes.  `order` is initially the driver's order. */
+/* Read the nodes.  Sets `order` to the order in which the driver lists
+ * them. */
 static ps_status
 list_vertices(struct picture *picture, CUgraph graph)
 {
@@ -164,7 +166,8 @@ look(struct picture *picture, CUgraph graph)
         picture->edges == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    /* For a graph without edges, the driver returns an error. */
+    /* If a graph has no edges, do not list them, because the driver would
+     * return an error. */
     if (picture->vertex_count > 0) {
         status = list_vertices(picture, graph);
     }
@@ -289,9 +292,10 @@ describe(CUgraphNode node)
     return found;
 }
 
-/* Returns ps_graph_node.number.  CUDA gives the node a number of 64 bits; the
- * upper 32 only identify the captured graph, so the lower 32 are enough.
- * Drivers before CUDA 13.1 give no numbers; then returns the index. */
+/* Returns the value of ps_graph_node.number.  CUDA gives the node a number of
+ * 64 bits.  Its upper 32 bits only identify the captured graph, so the lower
+ * 32 bits are enough.  Drivers before CUDA 13.1 give no numbers.  With such a
+ * driver, returns `index`. */
 static uint32_t
 number_of(CUgraphNode node, size_t index)
 {
@@ -301,8 +305,9 @@ number_of(CUgraphNode node, size_t index)
                                            : (uint32_t)index;
 }
 
-/* Describe the nodes.  Of a gate only the first node is described: it stands
- * for the whole gate, since the gate's nodes run one after another. */
+/* Describe the nodes.  Of the three nodes of a gate, only the first is
+ * described.  It stands for the whole gate, because the gate's nodes run one
+ * after another. */
 static void
 describe_vertices(struct picture *picture, ps_handle graph,
                   struct ps_graph_node *nodes, size_t *node_count)

@@ -1,4 +1,4 @@
-/* Interprocess events, by cudart.
+/* Interprocess events, implemented with cudart.
  *
  * The rule: an event is reliable only while the process that created it and
  * the process that recorded it last both live and have not destroyed it.
@@ -27,9 +27,9 @@ cuda_event_export(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* Returns the status for an error of cudart.  For bytes that identify no
- * event, and for an event that was destroyed, cudart returns one of the errors
- * below. */
+/* Convert an error of cudaIpcOpenEventHandle to a status.  If the handle's
+ * bytes identify no event, or if the event was destroyed, cudart returns one
+ * of the errors below. */
 static ps_status
 open_status(cudaError_t error)
 {

@@ -6,8 +6,8 @@
 #include "pool.h"
 #include "table.h"
 
-/* Give the device `peer` access to the memory of `device` at the address,
- * which may be interprocess memory or memory of the device's pool. */
+/* Give the device `peer` access to the memory at an address on `device`.  This
+ * is either interprocess memory or memory of the device's pool. */
 static cudaError_t
 memory_open(const void *address, int device, int peer)
 {
@@ -104,8 +104,8 @@ cuda_host_register(const struct ps_backend *backend, int device, void *data,
     ps_status status = ON_DEVICE(
         device, cudaHostRegister(data, nbytes, cudaHostRegisterPortable));
 
-    /* For memory that the driver has itself allocated as pinned memory, it
-     * returns this status instead of PS_ERROR_ALREADY_PINNED. */
+    /* If the driver itself has allocated the pinned memory, it returns
+     * PS_ERROR_INVALID_VALUE instead of PS_ERROR_ALREADY_PINNED. */
     if (status == PS_ERROR_INVALID_VALUE &&
         (is_pinned(device, data) ||
          is_pinned(device, (char *)data + nbytes - 1))) {
@@ -120,9 +120,9 @@ cuda_host_unregister(const struct ps_backend *backend, int device, void *data)
     return ON_DEVICE(device, cudaHostUnregister(data));
 }
 
-/* Returns whether cudaMemcpyAsync returns only when the copy and the work
+/* Returns whether cudaMemcpyAsync would block until the copy and the work
  * before it are done.  This was measured; CUDA does not document it.  Small
- * copies from pageable memory do not wait, because the driver stages them. */
+ * copies from pageable memory do not block, because the driver stages them. */
 static int
 copy_waits(const struct cudaPointerAttributes *to,
            const struct cudaPointerAttributes *from, size_t nbytes)
@@ -154,8 +154,8 @@ copy_queue(int device, ps_handle stream, void *destination, const void *source,
             error = memory_open(destination, to.device, from.device);
         }
         if (error == cudaErrorPeerAccessUnsupported) {
-            /* Without access, only this function can copy memory of a pool
-             * between devices.  It cannot be captured. */
+            /* Without access, only cudaMemcpyPeerAsync can copy memory of a
+             * pool between devices.  It cannot be captured. */
             return cudaMemcpyPeerAsync(destination, to.device, source,
                                        from.device, nbytes,
                                        (cudaStream_t)stream);
@@ -198,8 +198,8 @@ cuda_memory_fill(const struct ps_backend *backend, int device,
                      fill_queue(device, stream, destination, value, nbytes));
 }
 
-/* Queue a fill with items of 2 or 4 bytes, through the driver: cudart fills
- * with single bytes only. */
+/* Queue a fill with items of 2 or 4 bytes.  Uses the driver's functions,
+ * because cudart can fill only with single bytes. */
 static cudaError_t
 fill_items(int device, ps_handle stream, void *destination, uint32_t value,
            size_t size, size_t nbytes)

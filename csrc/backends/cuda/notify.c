@@ -1,10 +1,15 @@
 /* Notifications of CUDA streams and events.
  *
- * For a stream, the completion's own event is recorded on the stream, and
- * polled.  For an event of the program, that event itself is polled.  Before
- * it is recorded again, it is replaced: the completion's own event is recorded
- * on a side stream that waits for the program's event, and polled instead.  An
- * event that other processes or graphs may record is replaced at once. */
+ * A notification is called when a completion occurs; see poll.h.  For a
+ * stream, the completion's own event is recorded on the stream and polled.
+ *
+ * For an event of the program, the program's event itself is polled.  But once
+ * the program has recorded its event again, a query no longer tells when the
+ * earlier record is done.  So before that, the completion is made to poll its
+ * own event instead: a side stream waits for the program's event, and the
+ * completion's own event is recorded behind that wait.  If other processes or
+ * graphs may record the program's event, the completion polls its own event
+ * from the beginning. */
 #include <limits.h>
 #include <pthread.h>
 #include <search.h>
@@ -127,10 +132,10 @@ event_notify(int device, ps_handle event, struct ps_notification *notification,
         status = relay_notify(device, event, notification);
     }
     /* Poll the event itself if no other process or graph may record it.  Also
-     * do so if relay_notify returned PS_ERROR_NOT_READY, because the side
-     * stream for this event has too many pending waits whose notifications
-     * were cancelled: then the notification is too late if the event is
-     * recorded again before its latest record is done. */
+     * do so if relay_notify has returned PS_ERROR_NOT_READY, which means that
+     * the side stream for this event has too many pending waits whose
+     * notifications were cancelled.  In that case, the notification comes too
+     * late if the event is recorded again before its latest record is done. */
     return status == PS_ERROR_NOT_READY
                ? cuda_poll_event(device, event, notification)
                : status;

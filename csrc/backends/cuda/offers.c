@@ -81,7 +81,8 @@ send_to(int peer, struct cuda_offer *offer)
 }
 
 /* Accept one process that has connected, and send it the file.  Returns false
- * if no process can be accepted now. */
+ * if none can be accepted now, because this process or the machine has no
+ * descriptors or memory left. */
 static bool
 accept_locked(struct cuda_offer *offer)
 {
@@ -212,8 +213,9 @@ start_locked(void)
     return PS_SUCCESS;
 }
 
-/* Bind the socket to a name that the kernel chooses, a zero byte and five more
- * bytes, and listen.  `name` receives it, without the zero byte. */
+/* Bind the socket to a name that the kernel chooses, and listen for
+ * connections.  The name consists of a zero byte and five more bytes.  `name`
+ * receives these five bytes.  Returns false if that fails. */
 static bool
 bind_and_listen(int listener, char name[CUDA_SOCKET_NAME])
 {

@@ -25,8 +25,8 @@ struct cuda_payload {
 struct cuda_offer;
 
 /* Offer a file, and get the name under which other processes can take it.
- * `file` is a descriptor; the offer owns it and closes it, also if this call
- * fails.  Statuses: PS_ERROR_OUT_OF_MEMORY, also if the process has too many
+ * `file` is a descriptor.  This call takes it over, and closes it after a
+ * failure.  Statuses: PS_ERROR_OUT_OF_MEMORY, also if the process has too many
  * open files; PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cuda_offer_create(int file, const struct cuda_payload *payload,
@@ -42,7 +42,8 @@ void cuda_offer_withdraw(struct cuda_offer *offer);
 ps_status cuda_offer_take(const char name[CUDA_SOCKET_NAME],
                           struct cuda_payload *payload, int *file);
 
-/* End the thread.  No file can be offered any more. */
+/* End the thread that serves the offers.  Afterwards no file can be offered
+ * any more. */
 void cuda_offers_stop(void);
 
 #endif

@@ -47,8 +47,8 @@ timespec_of(int64_t ns)
 
 /* ---- Completions ---- */
 
-/* Completions that are in no queue, for each device.  They keep their own
- * events for reuse. */
+/* For each device, a list of unused completions.  They keep their own events
+ * for reuse. */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_completion *spare[CUDA_DEVICES];
 
@@ -141,7 +141,8 @@ struct poller {
     /* Guards the fields below.  Not held during calls of CUDA. */
     pthread_mutex_t lock;
     /* Signalled when there is new work, when the thread must stop, and when it
-     * ends.  The condition uses the monotonic clock, so it is initialized when
+     * ends.  The condition uses the monotonic clock, which a static
+     * initializer cannot select.  So the condition is initialized again when
      * the thread is started. */
     pthread_cond_t wake;
     pthread_cond_t left; /* signalled when the use of a completion ends */
@@ -152,8 +153,9 @@ struct poller {
     /* The number of notifications that were ever added. */
     unsigned long long given;
     int64_t latest; /* the time when the latest notification was added */
-    /* A hash table of the queues by their handles.  A chain links the first
-     * completions of its queues. */
+    /* A hash table of the queues by their handles.  Each element is a chain: a
+     * list of the first completions of its queues, linked by their members
+     * `chain`. */
     struct cuda_completion *chains[CHAINS];
 };
 
@@ -163,9 +165,9 @@ struct poller {
         .wake = PTHREAD_COND_INITIALIZER, .left = PTHREAD_COND_INITIALIZER \
     }
 
-/* Two pollers are needed: a query of an event may block until another thread's
- * copy is done, and that copy may wait for a gate that is opened only after a
- * poller has seen a word. */
+/* Two pollers are needed, because a query of an event may block until another
+ * thread's copy is done.  That copy may be waiting for a gate that is opened
+ * only after a poller has seen a word. */
 static struct poller events = POLLER("ps-cuda-events");
 static struct poller words = POLLER("ps-cuda-words");
 
@@ -185,10 +187,11 @@ chain_of(struct poller *poller, ps_handle handle)
     return &poller->chains[((handle >> 6) + (handle >> 12)) % CHAINS];
 }
 
-/* Find the queue of a handle.  Returns the address of the pointer to the
- * queue's first completion: an element of chains[], or the member `chain` of
- * another completion.  If there is no such queue, that pointer is NULL, at the
- * end of the chain. */
+/* Find the queue of a handle.  Returns the address of a pointer to the queue's
+ * first completion.  This pointer is an element of chains[] or, if other
+ * queues come before it in the chain, the member `chain` of another queue's
+ * first completion.  If there is no such queue, the pointer is the NULL
+ * pointer at the end of the chain. */
 static struct cuda_completion **
 find_locked(struct poller *poller, enum cuda_completion_kind kind, int device,
             ps_handle handle)
@@ -275,8 +278,9 @@ trim_locked(struct poller *poller, struct cuda_completion *completion)
 
 /* ---- The threads ---- */
 
-/* Query the first completion of a queue.  Returns whether it can be removed:
- * it has occurred, or has no notifications left. */
+/* Query the first completion of a queue.  The lock is released during the
+ * query.  Returns true if the completion can be removed, because it has
+ * occurred or has no notifications left. */
 static bool
 is_over_locked(struct poller *poller, struct cuda_completion *first)
 {
@@ -292,8 +296,8 @@ is_over_locked(struct poller *poller, struct cuda_completion *first)
     return first->status != PS_ERROR_NOT_READY || first->notifications == NULL;
 }
 
-/* Turn the completion's ring of notifications into a list.  From here on these
- * notifications cannot be cancelled. */
+/* Turn the completion's ring of notifications into a list.  After this call,
+ * these notifications cannot be cancelled any more. */
 static void
 detach_locked(struct cuda_completion *completion)
 {
@@ -308,10 +312,11 @@ detach_locked(struct cuda_completion *completion)
     }
 }
 
-/* One round of polling: poll the first completion of each queue and, if it has
- * occurred, the next one of that queue.  Removes the completions that have
- * occurred, and returns them as a list linked by `chain`.  *more becomes
- * whether any completions are left. */
+/* Do one round of polling.  Polls the completions of each queue in order, up
+ * to the first one that has not occurred.  Removes the completions that have
+ * occurred or have no notifications left, and returns them as a list linked by
+ * `chain`.  *more becomes true if any completions are left, and false
+ * otherwise. */
 static struct cuda_completion *
 sweep_locked(struct poller *poller, bool *more)
 {
@@ -338,8 +343,8 @@ sweep_locked(struct poller *poller, bool *more)
     return over;
 }
 
-/* Call the completion's notifications, and release it.  From the call on, a
- * notification's memory belongs to its owner again. */
+/* Call the completion's notifications, and release the completion.  As soon as
+ * a notification is called, its memory belongs to its owner again. */
 static void
 complete(struct cuda_completion *completion)
 {
@@ -352,8 +357,10 @@ complete(struct cuda_completion *completion)
     cuda_completion_release(completion);
 }
 
-/* Sleep until there is new work or, if `more` is true, for a while: at least
- * as long as the last round of polling took. */
+/* Sleep until a notification is added or the poller must stop.  If `more` is
+ * true, the sleep also ends after a while, but not before it has lasted as
+ * long as the last round of polling.  That round began at the time `began`,
+ * when poller->given was `seen`. */
 static void
 back_off_locked(struct poller *poller, unsigned long long seen, bool more,
                 int64_t began)

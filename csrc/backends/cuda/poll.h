@@ -1,22 +1,25 @@
 /* Completions: a completion is a point in CUDA work.  When the work before the
  * point is done, the completion "occurs".  Threads of this backend, the
- * pollers, poll completions and then call their notifications.
+ * pollers, poll the completions.  When a completion has occurred, they call
+ * its notifications.
  *
  * A host function (cudaLaunchHostFunc) would report a completion without
  * polling.  But a host function that is queued behind a wait for an event
- * occupies one of the few channels to the device.  Seven of them delay the
- * work of other streams, and after about fifty on one stream, queueing the
- * next one blocks the thread.  Records of events have neither effect, so
- * events are polled.  To query an event takes the driver's locks.  Another
- * thread may hold these locks in a copy that itself waits for a completion, as
- * when a gate ahead of the copy is opened only after that completion.  For
- * such completions, the device writes a word in memory, and the word is polled
- * instead of an event.
+ * occupies one of the few channels to the device.  Seven such host functions
+ * delay the work of other streams.  After about fifty on one stream, the call
+ * that queues the next one blocks.  Records of events have neither effect, so
+ * most completions record an event, and the pollers query it.
+ *
+ * A query of an event takes the driver's locks.  Another thread may hold these
+ * locks while it makes a copy that waits for a gate, and this gate may be
+ * opened only after a completion has been reported.  For such a completion,
+ * the device writes a word in memory, and the word is polled instead of an
+ * event.
  *
  * The completions of one stream occur in order.  So they form a queue, and
- * only the first one in a queue is polled.  A poller sleeps between two
- * rounds: at first for 20 us, and longer if no completion has occurred for a
- * while.
+ * only the first one in a queue is polled.  A poller sleeps between two rounds
+ * of polling.  It sleeps for 20 us at first, and longer if no notification was
+ * added for a while.
  *
  * The rule: a notification calls no CUDA function. */
 #ifndef PYSTREAMS_CUDA_POLL_H
@@ -36,9 +39,10 @@ enum {
 
 int64_t cuda_now_ns(void);
 
-/* Returns the ns to sleep before the next poll, if polling began `waited` ns
- * ago: 1/125 of that time, within limits.  So a completion is seen with little
- * delay, and polling takes less than a hundredth of a CPU core. */
+/* Returns how many nanoseconds to sleep before the next poll, if polling began
+ * `waited` nanoseconds ago.  The result is 1/125 of `waited`, within limits.
+ * So a completion is seen with little delay, and polling takes less than a
+ * hundredth of a CPU core. */
 int64_t cuda_rest_ns(int64_t waited);
 
 /* ---- Completions ---- */
@@ -65,8 +69,9 @@ struct cuda_completion {
     CUevent polled;   /* `own`, or the program's event */
     /* If not NULL, a word that is polled instead of an event.  The work is
      * done when the word is at least `number` (the two differ by less than
-     * 2^31).  A word reports no failure of the work.  takes: whether the
-     * poller subtracts 1 from the word when it finds the work done. */
+     * 2^31).  A word does not tell whether the work has failed.  takes:
+     * whether the poller subtracts 1 from the word when it finds the work
+     * done. */
     _Atomic uint32_t *word;
     uint32_t number;
     bool takes;
@@ -78,7 +83,7 @@ struct cuda_completion {
     enum { CUDA_UNUSED, CUDA_POLLED, CUDA_ENTERED } use;
     bool destroys; /* L; whether cuda_completion_release destroys `polled` */
     ps_status status; /* the status of the work, once it is done */
-    /* L; the completion's queue, a ring. */
+    /* L; the neighbours in the completion's queue, which is a ring. */
     struct cuda_completion *next, *previous;
     /* L; links the first completions of queues. */
     struct cuda_completion *chain;
@@ -100,45 +105,46 @@ cuda_completion_record(struct cuda_completion *completion, ps_handle stream);
 
 /* ---- Polling ---- */
 
-/* The handle to pass for work without a stream.  It is also the handle of each
- * thread's default stream: since it means another stream on each thread, it
+/* The handle to pass for work without a stream.  This is the handle of the
+ * threads' default streams.  It means a different stream on each thread, so it
  * cannot identify a queue. */
 #define CUDA_NO_STREAM ((ps_handle)CU_STREAM_PER_THREAD)
 
-/* Take a completion and append it to the stream's queue.  For CUDA_NO_STREAM,
- * the completion is the only one in its queue.  `word` becomes the
- * completion's word; if it is NULL, an event will be polled.  After this the
- * caller queues its work, and then calls cuda_poll_leave.  Until then, a call
- * of cuda_poll_enter for the same stream on another thread blocks.  Statuses:
- * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+/* Take a completion and append it to the stream's queue.  A stream has one
+ * queue for completions with words and another for those with events.  For
+ * CUDA_NO_STREAM, the completion is the only one in its queue.  `word` becomes
+ * the completion's word; if it is NULL, an event will be polled.  After this
+ * call, the caller must queue the work that the completion will report, and
+ * then call cuda_poll_leave.  Until it has done so, a call of cuda_poll_enter
+ * for the same queue blocks.  Statuses: PS_ERROR_OUT_OF_MEMORY,
+ * PS_ERROR_SHUTTING_DOWN. */
 ps_status cuda_poll_enter(int device, ps_handle stream, _Atomic uint32_t *word,
                           struct cuda_completion **result);
 
 /* Begin to poll the completion.  The notification is called when the
  * completion occurs.  If the notification is NULL and the completion has no
- * other one, the completion is released. */
+ * other notification, the completion is released. */
 void cuda_poll_leave(struct cuda_completion *completion,
                      struct ps_notification *notification);
 
-/* Cancel a notification for a completion with a word that will never be
- * written. */
+/* Cancel a notification of a completion whose word will never be written. */
 void cuda_poll_withdraw(struct ps_notification *notification);
 
-/* Poll the program's own event, without recording another one.  The
+/* Poll an event of the program.  No event of the backend is recorded.  The
  * notification is called when the event's latest record is done.  Statuses:
  * those of cuda_poll_enter. */
 ps_status cuda_poll_event(int device, ps_handle event,
                           struct ps_notification *notification);
 
-/* If a completion polls this event of the program itself, mark the completion
- * as CUDA_ENTERED and return it.  The caller then makes the completion poll
- * its own event instead, and calls cuda_poll_leave.  Returns NULL if no
- * completion polls the event. */
+/* If a completion polls this event of the program, mark the completion as
+ * CUDA_ENTERED and return it.  The caller must then make the completion poll
+ * the completion's own event instead, and call cuda_poll_leave.  Returns NULL
+ * if no completion polls the program's event. */
 struct cuda_completion *cuda_poll_enter_event(int device, ps_handle event);
 
-/* If a completion polls this event of the program itself, arrange that the
- * event is destroyed together with the completion, and return true.  Then the
- * caller must not use the event any more.  Otherwise return false. */
+/* If a completion polls this event of the program, arrange that the event is
+ * destroyed when the completion is released, and return true.  In that case
+ * the caller must not use the event any more.  Otherwise return false. */
 bool cuda_poll_adopt(int device, ps_handle event);
 
 /* The number of events of the program that completions poll. */
@@ -147,8 +153,9 @@ extern atomic_int cuda_events_polled;
 static inline bool
 cuda_events_are_polled(void)
 {
-    /* If the number is 0, the caller may destroy an event.  Acquire, so that
-     * the poller's last query of the event happens before that. */
+    /* If the number is 0, the caller may destroy an event.  The load is an
+     * acquire load, so that the poller's last query of that event happens
+     * before the event is destroyed. */
     return atomic_load_explicit(&cuda_events_polled, memory_order_acquire) !=
            0;
 }

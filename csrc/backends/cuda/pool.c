@@ -1,8 +1,8 @@
 /* The pools from which device memory is allocated.
  *
  * Each device has a pool of this library's own, which keeps freed memory.  The
- * driver's default pool is not used: other libraries use it, too, and it
- * returns its memory to the driver at every synchronization. */
+ * driver's default pool is not used, because other libraries use it, too, and
+ * because it returns its memory to the driver at every synchronization. */
 #include "pool.h"
 
 #include <pthread.h>
@@ -71,8 +71,9 @@ cuda_pool_idle(int device, uint64_t *nbytes)
  * mask of those to which the program has denied the access. */
 static _Atomic uint64_t opened[CUDA_DEVICES], denied[CUDA_DEVICES];
 
-/* Held while an access and its bits change: otherwise a copy that found the
- * access not denied could give it after another thread has taken it away. */
+/* Held while an access and its bits above change.  Otherwise, if a copy on one
+ * thread finds that the access is not denied, it could give the access just
+ * after another thread has taken it away. */
 static pthread_mutex_t access_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static cudaError_t
@@ -96,7 +97,8 @@ pool_set_access(int device, int peer, enum cudaMemAccessFlags flags)
                                 : error;
 }
 
-/* Give the peer access.  Called with the mutex. */
+/* Give the peer access, unless it was denied.  The caller holds
+ * access_mutex. */
 static cudaError_t
 open_locked(int device, int peer)
 {
@@ -122,7 +124,8 @@ cuda_pool_open(int device, int peer)
     uint64_t bit = UINT64_C(1) << peer;
     cudaError_t error = cudaSuccess;
 
-    /* A bit of `opened` is removed when the access is denied. */
+    /* `denied` need not be checked here, because cuda_pool_close also clears
+     * the bit in `opened`. */
     if (!(atomic_load(&opened[device]) & bit)) {
         pthread_mutex_lock(&access_mutex);
         error = open_locked(device, peer);

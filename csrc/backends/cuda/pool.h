@@ -18,25 +18,27 @@ bool cuda_pool_exists(int device);
 /* Get the number of bytes of freed memory that the device's pool keeps. */
 cudaError_t cuda_pool_idle(int device, uint64_t *nbytes);
 
-/* Give the device `peer` access to the memory of this device's pool.  Without
- * access, copies between the two devices are staged, at a tenth of the rate.
- * Creates no context on either device.  Returns cudaErrorPeerAccessUnsupported
- * if the devices do not support the access, or if cuda_pool_close has denied
- * it. */
+/* Give the device `peer` access to the memory of the pool of `device`.
+ * Without access, copies between the two devices are staged, at a tenth of the
+ * rate.  Creates no context on either device.  Returns
+ * cudaErrorPeerAccessUnsupported if the devices do not support the access, or
+ * if cuda_pool_close has denied it. */
 cudaError_t cuda_pool_open(int device, int peer);
 
-/* cuda_pool_close takes the access from `peer`, and makes cuda_pool_open fail.
- * cuda_pool_permit ends that, and gives the access. */
+/* cuda_pool_close takes the access away from `peer`, and makes later calls of
+ * cuda_pool_open for the two devices fail.  cuda_pool_permit gives the access
+ * again, and lets such calls succeed. */
 cudaError_t cuda_pool_close(int device, int peer);
 cudaError_t cuda_pool_permit(int device, int peer);
 
-/* As the member pool_trim, but without waiting for work first.  So freed
- * memory stays reserved if the driver has not noticed yet that the work before
- * the free is done. */
+/* As the member pool_trim, but does not wait for work first.  So freed memory
+ * stays reserved if the driver has not noticed yet that the work before the
+ * free is done. */
 ps_status cuda_pool_reduce(int device, uint64_t nbytes);
 
 /* Returns whether the device's pool has a threshold (see pool_set_threshold).
- * Then a wait for work must make the driver return memory to the device. */
+ * If it has one, a wait for the device's work must make the driver return
+ * freed memory to the device. */
 bool cuda_pool_is_bounded(int device);
 
 #endif

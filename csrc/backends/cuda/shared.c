@@ -1,12 +1,13 @@
-/* Device memory that processes share, by the driver's virtual memory
- * management.  Such memory has a file descriptor, with which another process
- * imports and maps it, and it lives as long as any process has it mapped.
- * cudaIpcGetMemHandle is not used, because such memory ends with the process
- * that allocated it.
+/* Device memory that processes share.  It is implemented with the driver's
+ * virtual memory management (cuMemCreate).  Such memory has a file descriptor,
+ * with which another process can import and map the memory.  The memory exists
+ * as long as any process has it mapped.  cudaIpcGetMemHandle is not used,
+ * because the memory that it shares is freed when the process that allocated
+ * it ends.
  *
  * The rule: a handle, and all data from another process, may be any bytes.  So
- * let the driver check that a descriptor is of such memory before you map
- * it. */
+ * the driver must check that a descriptor is one of shared device memory
+ * before the memory is mapped. */
 #include <cuda_runtime_api.h>
 
 #include <fcntl.h>
@@ -211,8 +212,8 @@ allocate(struct mapping *mapping, size_t nbytes, struct token *token)
         return status;
     }
     status = map(mapping, memory);
-    /* Drop this reference: from here on the mapping and the descriptor keep
-     * the memory. */
+    /* Release this reference, because the mapping and the descriptor now keep
+     * the memory allocated. */
     cuda_driver.memory_release(memory);
     if (status != PS_SUCCESS) {
         cuda_offer_withdraw(mapping->offer);
@@ -251,9 +252,9 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
 
 /* ---- Opening ---- */
 
-/* Returns the status for an error of the driver.  For a descriptor of anything
- * but shared device memory, and for memory of another size than the mapping,
- * the driver returns one of the errors below. */
+/* Convert an error of the driver to a status.  If the descriptor is not one of
+ * shared device memory, or if the memory's size is not the mapping's size, the
+ * driver returns one of the errors below. */
 static ps_status
 open_status(ps_status status)
 {
@@ -308,8 +309,8 @@ import(struct mapping *mapping, size_t nbytes, int file)
     return open_status(status);
 }
 
-/* Get the descriptor of the memory that the handle names from the process that
- * offers it. */
+/* Get the descriptor of the memory from the process that offers it.  `token`
+ * is the memory's interprocess handle. */
 static ps_status
 take(int device, const struct token *token, size_t nbytes, int *file)
 {

@@ -1,5 +1,6 @@
-/* Side streams.  A side stream that no completion uses is kept for reuse, even
- * if it still waits for an event, because the notification was cancelled. */
+/* Side streams.  A side stream that no completion uses any more is kept for
+ * reuse.  It may still be waiting for an event, if the notification was
+ * cancelled. */
 #include "side.h"
 
 #include <cuda_runtime_api.h>
@@ -11,7 +12,7 @@
 struct cuda_side {
     cudaStream_t stream;
     int device;
-    /* The event of the latest wait; 0 if that was destroyed. */
+    /* The event of the latest wait; 0 if that event was destroyed. */
     ps_handle event;
     /* The number of waits since the stream was last found idle. */
     unsigned waits;
@@ -25,8 +26,8 @@ enum {
 };
 
 /* For each device, a list of the side streams that no completion uses.  The
- * idle ones come first; behind them are those that were still waiting when
- * they were given back, in the order in which that happened. */
+ * idle ones come first.  They are followed by those that were still waiting
+ * when they were given back, in the order in which they were given back. */
 static pthread_mutex_t sides_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_side *sides[CUDA_DEVICES];
 
@@ -47,10 +48,12 @@ side_query(struct cuda_side *side)
     return status;
 }
 
-/* Remove and return the side stream that last waited for this event, or else
- * an idle one, or else NULL.  A side stream that waits occupies one of the few
- * channels to the device; so a program that asks for many notifications for
- * one event, and cancels them, must not leave several such streams. */
+/* Remove and return the side stream that last waited for this event.  If there
+ * is none, remove and return an idle side stream.  If no idle one is found
+ * either, return NULL.  Waits for one event share a side stream if possible,
+ * because each side stream that waits occupies one of the few channels to the
+ * device.  Otherwise a program that asks for many notifications for one event,
+ * and cancels them, would leave many such streams. */
 static struct cuda_side *
 side_take_locked(int device, ps_handle event)
 {

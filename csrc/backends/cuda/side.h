@@ -13,8 +13,8 @@ struct cuda_side;
 /* Take a side stream on which to wait for the event.  The stream is idle, or
  * still waits for earlier records of this event, for which the notifications
  * were cancelled.  The device's context must be current.  Returns
- * PS_ERROR_NOT_READY if the stream for this event has `most` waits pending; or
- * the failure to create a stream. */
+ * PS_ERROR_NOT_READY if the side stream for this event already has `most`
+ * pending waits.  If a new stream cannot be created, returns that failure. */
 ps_status cuda_side_find(int device, ps_handle event, unsigned most,
                          struct cuda_side **side);
 
