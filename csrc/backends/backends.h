@@ -1,5 +1,6 @@
-/* The backends in this library; the schedules of the CPU engines; and a parser
- * of CUDA_VISIBLE_DEVICES, which the cuda backend and the emulation of CUDA
+/* Declares the backends in this library, and the functions that control the
+ * schedules of the CPU engines.  Also contains a parser of
+ * CUDA_VISIBLE_DEVICES, which the cuda backend and the emulation of CUDA
  * devices share. */
 #ifndef PYSTREAMS_BACKENDS_H
 #define PYSTREAMS_BACKENDS_H
@@ -21,31 +22,36 @@ extern const struct ps_backend ps_cuda_backend;
 extern const struct ps_faults ps_cpu_faults;
 
 /* Create a CPU engine, a backend that runs work on threads of this process,
- * with device_count (> 0) devices of the named type.  If the type is not
- * PS_DEVICE_CPU, the engine has the flag PS_BACKEND_EMULATED, and each device
- * has `memory` bytes, or a share of the machine's memory if `memory` is 0.
- * Starts no thread before work is queued.  The result lives until the process
- * ends, and so must `name`.  Returns NULL if out of memory. */
+ * with device_count (> 0) devices of the type.  If the type is not
+ * PS_DEVICE_CPU, the devices are emulated: the engine has the flag
+ * PS_BACKEND_EMULATED, and each device has `memory` bytes.  If `memory` is 0,
+ * the devices get equal shares of half of the machine's memory.  Starts no
+ * thread before work is queued.  The engine is never freed, so `name` must
+ * stay valid until the process ends.  Returns NULL if out of memory, or if the
+ * process has too many engines or no POSIX key left. */
 const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
 
 /* Reset an engine to its initial state, with `memory` bytes for each device
- * and device 0 current on every thread.  Returns false, and changes nothing,
- * if the engine has work, streams, events, graphs or memory, or if a schedule
- * is being explored. */
+ * and device 0 current on every thread.  First destroys the threads' default
+ * streams that are idle.  After that, returns false and changes nothing more
+ * if the engine still has work, streams, events, graphs or memory, or if a
+ * schedule is being explored. */
 bool ps_cpu_renew(const struct ps_backend *backend, uint64_t memory);
 
 /* ---- Schedules ----
  *
- * A schedule decides the order in which operations run.  While one is
- * explored, the CPU engines' own threads do not run operations: calls of the
- * program do, on the calling thread.  At each such call the schedule decides
- * whether an operation runs next, and which, or whether the program continues.
- * Time is virtual.
+ * A schedule decides the order in which operations run.  While a schedule is
+ * explored, the CPU engines' own threads run only host functions.  All other
+ * operations run on the threads of the program, in its calls.  At each call
+ * that queues work or waits for it, the schedule chooses which operation runs
+ * next, again and again until it chooses that the program continues.  Time is
+ * virtual.
  *
- * In the comments below, "the host" is the program's own code.  "A callable"
- * is a Python callable that was submitted to a stream; it runs on a thread of
- * its own. */
+ * In the comments below, "a callable" is a Python callable that was submitted
+ * to a stream; it runs on a thread of its own.  "The host" is the rest of the
+ * program's code.  "A step" is what runs between two choices of the schedule:
+ * either one operation, or code of the host. */
 
 /* Statuses in addition to those of backend.h. */
 enum {
@@ -61,18 +67,18 @@ enum ps_strategy {
     PS_LATE,
     /* Every operation runs as soon as it can. */
     PS_EARLY,
-    /* Each step is chosen at random: an operation that can run, or the
+    /* Each step is chosen at random from the operations that can run and the
      * host. */
     PS_RANDOM,
-    /* Streams and the host have random priorities.  At each step, the one with
-     * the highest priority runs, of those that can run. */
+    /* Streams and the host have random priorities.  Of those that can run, the
+     * one with the highest priority runs next. */
     PS_PCT,
     /* The operations in a list run as in PS_LATE, all others as in
      * PS_EARLY. */
     PS_HELD,
-    /* A list gives the stream of each step, or the host.  After the end of the
-     * list, the host runs if it can continue, else the operation that was
-     * queued first. */
+    /* For each step, a list says which stream runs, or that the host runs.
+     * After the end of the list, the host runs if it can continue.  Otherwise
+     * the operation that was queued first runs. */
     PS_GIVEN,
 };
 
@@ -83,13 +89,13 @@ enum { PS_SCHEDULE_POISON = 0xdb };
 struct ps_schedule {
     enum ps_strategy strategy;
     uint64_t seed;
-    /* PS_PCT: the number of priority changes during the first `steps`
-     * steps. */
+    /* Only for PS_PCT: at `changes` random steps among the first `steps`
+     * steps, the stream or host whose step it is gets a low priority. */
     unsigned changes;
     uint64_t steps;
-    /* PS_HELD: the numbers of the operations that run as in PS_LATE, in
-     * ascending order.  PS_GIVEN: the number of the stream of each step; 0
-     * means the host. */
+    /* For PS_HELD: the numbers of the operations that run as in PS_LATE, in
+     * ascending order.  For PS_GIVEN: for each step, the number of the stream
+     * that runs; 0 means the host. */
     const uint64_t *numbers;
     size_t count;
     /* logged: whether to keep a log of the operations.  noted: whether to keep
@@ -99,16 +105,18 @@ struct ps_schedule {
     /* Whether virtual time begins where the last schedule ended, instead of at
      * the real time. */
     bool continues;
-    /* is_internal() returns whether the calling thread's calls are the
-     * library's own, and so no steps of the program.  is_callable() returns
-     * whether the calling thread runs a callable of a stream of this backend.
-     * A thread counts as running its callable until it has called ended(). */
+    /* is_internal() returns whether the calling thread's calls are made by the
+     * library itself.  Such calls are no steps of the program.  is_callable()
+     * returns whether the calling thread runs a callable that was submitted to
+     * a stream of this backend.  A thread counts as running its callable until
+     * it has called ended(). */
     bool (*is_internal)(void);
     bool (*is_callable)(const struct ps_backend *registered);
-    /* NULL, or a function that is called after the operations `first` to
-     * `last` were queued, on the thread that queued them, with no lock held.
-     * `stream` is the stream of the operation `last`; 0 if that operation has
-     * run already. */
+    /* NULL, or a function that is called after work was queued, on the thread
+     * that queued it, with no lock held.  `first` and `last` are the numbers
+     * of the first and the last operation that were queued.  `device` and
+     * `stream` say where the last one was queued; both are 0 if it has already
+     * run. */
     void (*queued)(uint64_t first, uint64_t last, int device_type, int device,
                    ps_handle stream);
 };
@@ -133,17 +141,18 @@ struct ps_schedule_entry {
     bool overtaken;
 };
 
-/* Notes record the dependencies between a schedule's steps, from which the
- * other possible orders are computed.  A note is about the step that the
- * latest PS_NOTE_STEP began, unless its comment says otherwise.  Operations
- * and steps are numbered from 1.  "Values" below are those in the note's
- * values[]. */
+/* Notes record how the steps of a schedule depend on each other.  From the
+ * notes, all other possible orders of the steps are computed.  A note is about
+ * the step that the latest PS_NOTE_STEP began, unless its comment says
+ * otherwise.  Operations and steps are numbered from 1.  "Values" below are
+ * those in the note's values[]. */
 enum ps_note_kind {
-    /* A step begins.  Values: the number of its stream and of its operation,
-     * or 0 and 0 for a step of the host; then the number of operations that
-     * were queued before the step. */
+    /* A step begins.  Values: the number of the step's stream, the number of
+     * its operation, and the number of operations that were queued before the
+     * step.  For a step of the host, the first two are 0. */
     PS_NOTE_STEP,
-    /* The step reads, or writes, memory.  Values: its address and size. */
+    /* The step reads, or writes, memory.  Values: the memory's address and
+     * size. */
     PS_NOTE_READ,
     PS_NOTE_WRITE,
     /* The step may access any memory. */
@@ -154,13 +163,14 @@ enum ps_note_kind {
     PS_NOTE_DONE,
     /* The host queries whether an operation is done.  Value: its number. */
     PS_NOTE_ASKED,
-    /* The host queries work that is done.  Value: the step in which that work
-     * ended. */
+    /* The host queries work that is done.  Value: the number of the step in
+     * which that work ended. */
     PS_NOTE_ASKED_STEP,
-    /* Another step must precede this one.  Value: that step. */
+    /* Another step must precede this one.  Value: the number of that step. */
     PS_NOTE_AFTER_STEP,
-    /* The next step of the host waits for an operation, or for a step.  Value:
-     * the operation's number, or the step. */
+    /* The host has waited for an operation, or for a step, so the host's next
+     * step must come after it.  Value: the number of that operation, or of
+     * that step. */
     PS_NOTE_WAITED,
     PS_NOTE_WAITED_STEP,
     /* The step reads the time. */
@@ -169,17 +179,19 @@ enum ps_note_kind {
     PS_NOTE_SLEEP,
     /* Memory was allocated.  Values: its address and size. */
     PS_NOTE_BLOCK,
-    /* From here on the host may read, or write, memory directly, until
-     * PS_NOTE_VIEW_END.  Values: the memory's address and size. */
+    /* The host may read, or also write, memory directly until a
+     * PS_NOTE_VIEW_END with the same values.  Values: the memory's address and
+     * size. */
     PS_NOTE_VIEW,
     PS_NOTE_VIEW_WRITES,
     PS_NOTE_VIEW_END,
-    /* The next callable gets memory as an argument.  Values: the memory's
-     * address and size. */
+    /* The next callable that is queued has memory among its arguments.
+     * Values: the memory's address and size. */
     PS_NOTE_ARGUMENT,
     /* A callable was queued.  Value: the number of its operation. */
     PS_NOTE_CALLABLE,
-    /* The notes are incomplete: other orders exist that they do not show. */
+    /* The notes are incomplete: some possible orders cannot be computed from
+     * them. */
     PS_NOTE_LOOSE,
 };
 
@@ -189,22 +201,26 @@ struct ps_note {
 };
 
 struct ps_schedule_result {
-    uint64_t operations; /* operations that were queued */
-    uint64_t steps;      /* calls that queued work, plus operations that ran */
-    /* A hash of the steps: two schedules with the same steps have the same
-     * hash; with different steps, very likely not. */
+    uint64_t operations; /* the number of operations that were queued */
+    /* The number of calls that queued work, plus the number of operations that
+     * ran. */
+    uint64_t steps;
+    /* A hash of the steps.  Two schedules with the same steps have the same
+     * hash.  With different steps, they almost certainly have different
+     * hashes. */
     uint64_t order;
     struct ps_schedule_entry *log; /* the caller frees it */
     size_t logged;
     struct ps_note *notes; /* the caller frees it */
     size_t noted;
-    bool worked; /* an engine that kept notes had work */
+    bool worked; /* whether an engine that kept notes had work */
     /* Whether two engines had work.  Their steps have no common order. */
     bool mixed;
 };
 
 /* The result of an attempt to run an operation.  If several engines are tried,
- * the result is the first one in this list that an engine returned. */
+ * they may return different results; then the one that comes first in this
+ * list is used. */
 enum ps_progress {
     PS_RAN, /* an operation ran, or another thread has made progress */
     /* No operation can run now, but a callable or the host is running, or
@@ -218,9 +234,9 @@ enum ps_progress {
 };
 
 /* A deadlock.  The caller waits for the first stream in streams[], and each
- * stream for the next one.  The last stream waits for its callable, and that
- * callable waits for work that is queued behind the callable.  If count is 0,
- * the caller waits for a callable. */
+ * stream waits for the next one.  The last stream waits for its callable, and
+ * that callable waits for work that is queued behind the callable itself.  If
+ * count is 0, the caller waits for a callable and not for a stream. */
 struct ps_deadlock {
     const char *name; /* the name of the device type */
     int device_type;
@@ -233,8 +249,8 @@ struct ps_deadlock {
     uint64_t operation; /* the number of the callable's operation */
 };
 
-/* A thread that waits while a schedule is explored; one such entry per
- * engine. */
+/* An entry in an engine's list of the threads that wait while a schedule is
+ * explored. */
 struct ps_blocked {
     /* The struct cpu_goal for which the thread waits; NULL if that is not
      * known. */
@@ -268,8 +284,9 @@ struct ps_schedules {
                                       bool explored);
 
     /* Begin to explore a schedule on every CPU engine.  Returns
-     * PS_ERROR_NOT_READY if an engine has pending work; then `pending` is a
-     * text that describes the work.  Also returns PS_ERROR_OUT_OF_MEMORY. */
+     * PS_ERROR_NOT_READY if an engine has pending work, and writes a
+     * description of that work to `pending`.  Also returns
+     * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*begin)(const struct ps_schedule *schedule, char pending[256]);
 
     /* Run the remaining work, or drop it if `drop` is true, and end the
@@ -288,19 +305,20 @@ struct ps_schedules {
      * queries ends. */
     void (*poll)(void);
 
-    /* Call this repeatedly while the calling thread waits for something other
-     * than the work of a stream or an event, such as a Future, for at most
-     * *left_ns of virtual time.  Each call runs one operation if it can, and
-     * subtracts the virtual time that passed from *left_ns. */
+    /* Run one operation, if one can run, on a thread that waits for something
+     * other than the work of a stream or an event, such as a Future.  The
+     * thread calls this repeatedly.  *left_ns is the virtual time until the
+     * thread's wait expires.  Each call subtracts the virtual time that has
+     * passed. */
     enum ps_progress (*advance)(int64_t *left_ns);
 
-    /* If advance() found nothing to run, the waiting thread sleeps: call
-     * sleep() before that, and wake() after it.  left_ns: the virtual time
-     * until the wait expires; wake() subtracts from *left_ns the time that has
-     * passed.  seen: the value that endings() had before the thread found that
-     * it must wait longer; if a callable has ended since then, the thread must
-     * check its wait again.  known: whether only work and callables can end
-     * the wait. */
+    /* A waiting thread calls these if advance() has found nothing to run:
+     * sleep() just before it sleeps, and wake() afterwards.  left_ns: the
+     * virtual time until the wait expires; wake() subtracts the time that has
+     * passed.  seen: the value of endings() before the thread last checked
+     * whether its wait is over.  If a callable has ended since that value was
+     * read, it may have ended the wait.  known: whether only work and
+     * callables can end the wait. */
     void (*sleep)(struct ps_sleep *sleep, bool known, unsigned seen,
                   int64_t left_ns);
     void (*wake)(struct ps_sleep *sleep, int64_t *left_ns);
@@ -311,15 +329,15 @@ struct ps_schedules {
     /* Call this when a wait that used advance() is over. */
     void (*arrived)(void);
 
-    /* Called by a thread that has run a callable: ending() before the thread
-     * opens the gate behind the callable, and ended() after its clean-up.
-     * Until ended(), the thread counts as running the callable, and other
-     * threads do not continue.  ending() is called with or without the GIL. */
+    /* A thread that has run a callable calls ending() before it opens the
+     * callable's gate, and ended() after it has cleaned up.  Until it calls
+     * ended(), it counts as running the callable, and other threads do not
+     * continue.  ending() is called with or without the GIL. */
     void (*ending)(void);
     void (*ended)(void);
 
     /* Called by a callable whose only purpose is to keep its stream waiting.
-     * Sleeps until another thread calls released(), or for a short time.
+     * Sleeps until another thread calls released(), but only for a short time.
      * Meanwhile the schedule does not wait for this callable. */
     void (*hold)(void);
     /* Wake the callables that sleep in hold(), and let them continue before
@@ -341,14 +359,14 @@ struct ps_schedules {
 /* The functions that control a schedule, for all CPU engines together. */
 extern const struct ps_schedules ps_cpu_schedules;
 
-/* Returns the index of the device whose UUID begins with the text; -1 if no
- * device has such a UUID, or more than one. */
+/* Returns the index of the device whose UUID begins with the text.  Returns -1
+ * if no device has such a UUID, or if several devices have one. */
 typedef int
 uuid_finder(const void *devices, int total, const char *text, size_t length);
 
-/* Returns the index of the device that an item of CUDA_VISIBLE_DEVICES names,
- * by its UUID if `uuids` is not 0, else by its number.  Returns -1 if the item
- * names no device. */
+/* Returns the index of the device that an item of CUDA_VISIBLE_DEVICES names.
+ * The item is a device's UUID if `uuids` is not 0, else a device's number.
+ * Returns -1 if it names no device. */
 static inline int
 visible_index(const char *item, int uuids, int total, uuid_finder *find,
               const void *devices)
@@ -369,10 +387,10 @@ enum { MOST_VISIBLE = 1024 };
 /* Returns the number of devices that CUDA_VISIBLE_DEVICES leaves visible, and
  * sets their bits in seen[], which has room for MOST_VISIBLE devices.  The
  * variable's list of devices ends before the first item that names no device,
- * or that is of another kind (number or UUID) than the first item.  If the
- * list has a device twice, no device is visible.  Returns -1 if only the
- * driver can interpret the variable.  find is NULL if the devices have no
- * UUIDs. */
+ * and before the first item of another kind (number or UUID) than the first
+ * one.  If the list has a device twice, no device is visible.  Returns -1 if
+ * only the driver can interpret the variable.  find is NULL if the devices
+ * have no UUIDs. */
 static inline int
 visible_devices(int total, uuid_finder *find, const void *devices,
                 uint64_t seen[MOST_VISIBLE / 64])

@@ -2,19 +2,20 @@
  * memory and graphs on threads of the process.
  *
  * Each engine has one lock.  It guards every field below, except those whose
- * comment says otherwise.  The lock is not held around a copy, a fill, a host
- * function, a notification or the freeing of a block, nor while a thread
+ * comment says otherwise.  The lock is released during a copy, a fill, a host
+ * function, a notification or the freeing of a block, and while a thread
  * waits.  (The end of a schedule is an exception: it frees blocks with the
- * lock held.)  No other lock is taken under it, except by a fork, which takes
- * the locks of all engines.
+ * lock held.)  A thread that holds the lock takes no other lock, except in a
+ * fork, which takes the locks of all engines.
  *
- * A record, a wait or a query takes no lock if it need not change a queue:
- * that is, if the stream is known to be idle and the event is known to be
- * done.  A slot stores what is known of its object; see cpu_slot_known.
+ * A call that records an event, waits for one, or queries work takes no lock
+ * if the stream is known to be idle and the event is known to be done, because
+ * it need not change a queue then.  A slot stores what is known of its object;
+ * see cpu_slot_known.
  *
- * A file calls only functions of files before it in this list: storage.c,
- * times.c, goal.c, queue.c, wait.c, partition.c, legacy.c, graph.c, files.c,
- * shared.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
+ * Each file calls functions only of the files before it in this list:
+ * storage.c, times.c, goal.c, queue.c, wait.c, partition.c, legacy.c, graph.c,
+ * files.c, shared.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
  * shared_memory.c, lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
@@ -53,30 +54,31 @@ enum cpu_tag { CPU_STREAM, CPU_EVENT, CPU_GATE, CPU_GRAPH, CPU_PARTITION };
 
 enum { CPU_TAGS = 8, CPU_ANY_DEVICE = -1 };
 
-/* Values of cpu_slot.known: what is known of the slot's object without the
- * lock. */
+/* Values of cpu_slot.known, which tells the state of the slot's object to
+ * threads that do not hold the lock. */
 enum {
     CPU_UNKNOWN,
-    /* A stream: it is idle, has not failed, is not being captured, and
-     * serializes with no other stream.  An event of this process: its latest
-     * record is done without a failure, and was not captured. */
+    /* For a stream: it is idle, has not failed, is not being captured, and
+     * serializes with no other stream.  For an event without timing that is
+     * not an interprocess event: its latest record is done, has not failed,
+     * and was not captured. */
     CPU_DONE,
-    /* An event with timing is in the state that CPU_DONE describes.  Then
-     * `known` is CPU_TIMED plus the time of the event's latest record, so any
-     * value from CPU_TIMED on means this. */
+    /* For an event with timing: it is in the state that CPU_DONE describes.
+     * Then `known` is CPU_TIMED plus the time of the event's latest record.
+     * So every value from CPU_TIMED upwards has this meaning. */
     CPU_TIMED,
 };
 
-/* What a handle stands for.  A slot has a fixed address and is never freed, so
- * its atomic fields can be read at any time.  A slot fills one cache line of
- * the processor, so that threads which use different slots do not slow each
- * other down. */
+/* The memory to which a handle refers.  A slot has a fixed address and is
+ * never freed, so its atomic fields can be read at any time.  A slot fills one
+ * cache line of the processor, so that threads which use different slots do
+ * not slow each other down. */
 struct cpu_slot {
     _Atomic ps_handle handle; /* 0 in a free slot */
-    /* CPU_DONE or CPU_TIMED if the object is in such a state; CPU_UNKNOWN
-     * otherwise, or if that is not known.  Changed with the lock held.  The
-     * exception: the time of an event that is CPU_TIMED may be replaced with a
-     * later one without the lock. */
+    /* CPU_DONE or a value from CPU_TIMED upwards only if the object is in that
+     * state.  If it is CPU_UNKNOWN, the object may be in any state.  Changed
+     * with the lock held, except that a thread without the lock may replace
+     * the time of an event with a later time. */
     _Atomic int64_t known;
     /* Depends on the tag: the stream, the event's latest record, the gate's
      * record, the graph or the partition. */
@@ -110,8 +112,8 @@ struct cpu_handles {
 struct cpu_slot *
 cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device);
 void cpu_slot_give_locked(struct cpu_engine *engine, struct cpu_slot *slot);
-/* Reserve `count` slots, so that later calls of cpu_slot_take_locked cannot
- * fail.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+/* Reserve `count` slots, so that the next `count` calls of
+ * cpu_slot_take_locked cannot fail.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_slots_reserve_locked(struct cpu_engine *engine, size_t count);
 /* Returns whether any handle is live. */
 bool cpu_slots_any_locked(const struct cpu_engine *engine);
@@ -148,28 +150,30 @@ cpu_forget(_Atomic int64_t *known)
  * empty queue.  A ready stream is in engine->ready, or in the list `waiting`
  * of its partition while all workers of the partition are busy.  A parked
  * stream is in the list `parked` of the record for which its head waits, or in
- * engine->sleepers.  A served stream is in no list: only the thread that does
- * its head has a pointer to it.  That thread is a worker, the timer, or a
- * thread that calls the engine (see cpu_stream_help_locked).  Other threads
- * only append operations.
+ * engine->sleepers.  A served stream is in none of these lists.  The thread
+ * that executes its head has "taken" the stream: that is a worker, the timer,
+ * or a thread that calls the engine (see cpu_stream_help_locked).  Meanwhile
+ * other threads only append operations to the queue.
  *
  * While a schedule is explored, there are two differences.  A stream whose
- * head is a CPU_SLEEP is ready.  A served stream whose head is a host function
- * is in lazy.handed until a worker takes it. */
+ * head is a CPU_SLEEP is ready instead of parked.  A served stream whose head
+ * is a host function is in lazy.handed until a worker takes it. */
 struct cpu_stream {
     struct cpu_engine *engine; /* constant */
     int device;                /* constant */
     int priority;              /* constant */
-    /* Constant.  0 for the device's default stream.  For a thread's default
-     * stream, the name that thread_stream returns. */
+    /* Constant.  0 for the device's default stream and for the temporary
+     * streams of a graph's launch.  For a thread's default stream, the name
+     * that thread_stream returns. */
     ps_handle handle;
-    /* Points to `known` in the stream's slot, or for a default stream in its
-     * device; NULL if it has neither. */
+    /* Points to the `known` of the stream's slot or, for the device's default
+     * stream, to the device's.  NULL if the stream was destroyed or is
+     * temporary. */
     _Atomic int64_t *known;
     /* Constant; NULL if the stream is in no partition. */
     struct cpu_partition *partition;
-    /* The first failure of its work; written only by the thread that serves
-     * the stream. */
+    /* The first failure of the stream's work, else PS_SUCCESS.  Only the
+     * thread that serves the stream changes it. */
     ps_status status;
     bool reported; /* whether a synchronize call has returned `status` */
     /* Whether the stream was destroyed; it is freed when it is idle and no
@@ -180,40 +184,44 @@ struct cpu_stream {
     bool handed;
     struct cpu_operation *first;
     struct cpu_operation **tail;
-    unsigned pending;           /* operations in the queue */
+    unsigned pending;           /* the number of operations in the queue */
     struct cpu_waiter *waiters; /* the threads that wait, the latest first */
-    /* A ring, in the order of tickets. */
+    /* The pending notifications: a ring, in the order of their tickets. */
     struct ps_notification *notifications;
     struct cpu_stream *next; /* in a cpu_stream_list */
     struct cpu_stream *left; /* the two children in the heap of sleepers */
     struct cpu_stream *right;
-    int64_t deadline; /* if its head is a CPU_SLEEP: when the sleep ends */
-    /* While a schedule is explored: the stream's number, its priority, and the
-     * ticket of its latest operation that ran.  Streams are numbered from 1,
-     * in the order in which the schedule first used them; 0 if it has not used
-     * the stream, or if no schedule is explored. */
+    /* If the head is a CPU_SLEEP: the time at which the sleep ends. */
+    int64_t deadline;
+    /* The next three have a meaning only while a schedule is explored.
+     * number: the schedule numbers the streams from 1, in the order in which
+     * it first uses them; 0 if it has not used the stream.  rank: the stream's
+     * priority for PS_PCT.  done: the ticket of the stream's latest operation
+     * that ran. */
     unsigned number;
     uint64_t rank;
     uint64_t done;
     LIST_ENTRY(cpu_stream) neighbours; /* in the device's list */
-    /* NULL unless the stream is being captured.  While it is, the operations
-     * queued on it become a branch of the capture's plan: the branch with the
-     * index `branch`.  `last` is the number of the stream's last captured
-     * operation.  `covered` is the number of its last operation for which
-     * another stream of the capture waits. */
+    /* NULL unless the stream is being captured.  While it is being captured,
+     * its operations are a branch of the capture's plan.  `branch` is the
+     * index of that branch.  `last` is the number of the stream's last
+     * captured operation.  `covered` is the number of the stream's last
+     * captured operation for which another stream of the capture waits. */
     struct cpu_capture *capture;
     uint16_t branch;
     uint64_t last;
     uint64_t covered;
     struct cpu_stream *peer; /* the next stream of the same capture */
-    /* An upper bound of the tickets of the stream's operations; set before
-     * each operation is queued.  It is set only for a blocking stream, and for
-     * a default stream while its device has blocking streams. */
+    /* Set to the next ticket before a call queues work on the stream.  Since
+     * it grows with each such call, it tells other streams whether this stream
+     * has got new work.  It is set only for a blocking stream, and for a
+     * default stream while its device has blocking streams. */
     uint64_t given;
-    /* blocking: whether the stream serializes with the default stream.  If so:
-     * `follows` is the value of `given` that the default stream had when this
-     * stream last waited for it.  `followed` is the value of `given` that this
-     * stream had when the default stream last waited for it. */
+    /* blocking: whether the stream serializes with its device's default
+     * stream.  The other two are used only if it does.  follows: the default
+     * stream's `given` when this stream last waited for the default stream.
+     * followed: this stream's `given` when the default stream last waited for
+     * this stream. */
     bool blocking; /* constant */
     uint64_t follows;
     uint64_t followed;
@@ -262,17 +270,16 @@ enum cpu_kind {
      * record. */
     CPU_ENTER_GATE,
     CPU_FREE,
-    /* The kinds from here on are for plans of graphs.  A record, or a wait,
-     * that each launch executes: */
-    CPU_RECORD_LATER,
-    CPU_WAIT_LATER,
-    CPU_MARK, /* a point of a branch for which other branches wait */
-    CPU_JOIN, /* a wait for a mark of another branch */
+    /* The following kinds are for plans of graphs. */
+    CPU_RECORD_LATER, /* each launch records an event */
+    CPU_WAIT_LATER,   /* each launch waits for an event */
+    CPU_MARK,         /* a point of a branch for which other branches wait */
+    CPU_JOIN,         /* a wait for a mark of another branch */
 };
 
-/* A queued operation.  Its memory is a union cpu_item.  The exception is
- * CPU_FREE: such an operation lies in the header of the memory block that it
- * frees. */
+/* An operation in a queue or in a plan.  Its memory is a union cpu_item,
+ * unless it is a CPU_FREE.  A CPU_FREE lies in the header of the memory block
+ * that it frees. */
 struct cpu_operation {
     enum cpu_kind kind;
     bool overtaken : 1; /* the host continued although this was ready */
@@ -280,15 +287,15 @@ struct cpu_operation {
     bool launched : 1;  /* CPU_ENTER_GATE: the launch of a graph made it */
     uint16_t branch;    /* in plans: the index of its branch */
     struct cpu_operation *next;
-    /* A number above those of all operations that were queued before in the
-     * engine. */
+    /* The operation's number.  The operations of all streams of the engine are
+     * numbered in the order in which they were queued. */
     uint64_t ticket;
-    /* CPU_RECORD, CPU_WAIT, CPU_ENTER_GATE: a reference to the record.
-     * CPU_MARK: while a launch queues its operations, the record that this
-     * launch made for the mark. */
+    /* For CPU_RECORD, CPU_WAIT and CPU_ENTER_GATE: a reference to the record.
+     * For CPU_MARK: while a launch queues its operations, the record that the
+     * launch has made for the mark. */
     struct cpu_record *record;
-    /* NULL, or where to write when the operation begins and ends.  Only for
-     * CPU_COPY, CPU_FILL, CPU_CALL and CPU_SLEEP. */
+    /* NULL, or where to store the times at which the operation begins and
+     * ends.  Only CPU_COPY, CPU_FILL, CPU_CALL and CPU_SLEEP have this. */
     struct ps_times *times;
     union {
         ps_status status;           /* CPU_FAIL */
@@ -320,19 +327,20 @@ struct cpu_operation {
 
 /* ---- Records ---- */
 
-/* What to do at the end of a record, in addition to waking those that wait in
- * this process.  shared.c tells other processes, and times.c writes the end of
- * a graph's launch.  cpu_record.promise points to it. */
+/* What to do when a record is done, in addition to waking what waits for it in
+ * this process.  shared.c uses this to tell other processes, and times.c to
+ * store the time at which a graph's launch ended.  cpu_record.promise points
+ * to it. */
 struct cpu_promise {
-    /* Called when the record is done, or is freed before that.  Frees the
-     * promise. */
+    /* Called when the record is done, or when it is freed without having been
+     * done.  Frees the promise. */
     void (*end_locked)(struct cpu_promise *promise,
                        const struct cpu_record *record);
 };
 
-/* A record of an event; its memory is a union cpu_item.  References to the
- * record are held by the event whose latest record this is, by queued
- * operations, and by threads that wait. */
+/* A record of an event; its memory is a union cpu_item.  References to it are
+ * held by its event while it is the event's latest record, by queued
+ * operations, and by threads that wait for it. */
 struct cpu_record {
     unsigned refs;
     bool timed; /* `time` must be set when the record is done */
@@ -351,18 +359,18 @@ struct cpu_record {
     struct cpu_waiter *waiters;
     struct ps_notification *notifications; /* a ring */
     struct cpu_stream *source; /* the stream on which it was queued */
-    /* Only for a captured record, which is never done: the number of the
-     * capture; the value of source->last when the record was captured; and the
-     * record's mark in the plan.  `capture` is 0 for other records. */
+    /* The next three are for a captured record, which is never done.  capture:
+     * the number of the capture; 0 for all other records.  position: the value
+     * that source->last had when the record was captured.  mark: the record's
+     * mark in the plan. */
     uint64_t capture;
     uint64_t position;
     struct cpu_operation *mark;
 };
 
 /* Call this before the event gets a new record.  Sets `known` to CPU_UNKNOWN,
- * and moves the time in `known` to the latest record.  Otherwise a thread that
- * records the event without the lock could replace that time later, when the
- * event has its new record. */
+ * so that a thread that records the event without the lock can no longer
+ * change the time in it.  Stores that time in the event's present record. */
 static inline void
 cpu_event_forget_locked(struct cpu_slot *event)
 {
@@ -386,27 +394,27 @@ union cpu_item {
 /* Returns NULL if out of memory. */
 void *cpu_item_take_locked(struct cpu_engine *engine);
 void cpu_item_give_locked(struct cpu_engine *engine, void *item);
-/* Reserve `count` items, so that later calls of cpu_item_take_locked cannot
- * fail.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+/* Reserve `count` items, so that the next `count` calls of
+ * cpu_item_take_locked cannot fail.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
 /* ---- What threads wait for: a time, a record or an operation ---- */
 
-/* The clock; a schedule that is explored replaces it with a virtual one.
- * Times are in nanoseconds. */
+/* A clock.  While a schedule is explored, a virtual clock replaces the real
+ * one.  Times are in nanoseconds. */
 struct cpu_clock {
     int64_t (*now)(void);
-    /* Release the lock while waiting for the condition, as pthread_cond_wait
-     * does; spurious wake-ups are possible.  Returns false if the deadline has
-     * passed. */
+    /* Wait for the condition with the lock released, as pthread_cond_timedwait
+     * does.  Spurious wake-ups are possible.  Returns false if the deadline
+     * has passed. */
     bool (*wait_locked)(struct cpu_engine *engine, pthread_cond_t *condition,
                         int64_t deadline);
 };
 
 extern const struct cpu_clock cpu_monotonic_clock;
 
-/* Returns the time that is timeout_ns from now, but not before now and at most
- * CPU_FOREVER. */
+/* Returns the present time plus timeout_ns.  The result is not before the
+ * present time, and is at most CPU_FOREVER. */
 int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
 
 /* A thread that waits for a stream or a record.  If it waits for a stream,
@@ -438,8 +446,8 @@ cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
 
 /* A partition limits how many workers serve its streams at a time. */
 struct cpu_partition {
-    /* References are held by its handle, its streams, and workers that serve
-     * these. */
+    /* References are held by the partition's handle, by its streams, and by
+     * the workers that serve its streams. */
     unsigned refs;
     int count; /* constant; the number of its multiprocessors */
     /* constant; the most workers that serve its streams at a time */
@@ -455,21 +463,22 @@ void cpu_partition_unref_locked(struct cpu_partition *partition);
 
 /* ---- Times ---- */
 
-/* The key of a thread-local pointer: where the next operation that the thread
- * queues must write its times.  NULL if operation_times set none. */
+/* The key of a thread-local pointer to the struct ps_times of the operation
+ * that the thread queues next.  NULL if operation_times has set none. */
 extern pthread_key_t cpu_times_key;
 
 /* Returns the calling thread's value of cpu_times_key, and sets it to NULL. */
 struct ps_times *cpu_times_take(void);
 
-/* Write the current time as the begin, or the end, of the operation to its
- * `times`, if that is not NULL. */
+/* Store the current time as the begin, or as the end, of the operation.
+ * `times` of the operation must not be NULL. */
 void
 cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation);
 void cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation);
 
-/* Arrange that *times gets its end when the record is done.  If memory is
- * short, *times gets the end -1 at once, and belongs to its owner again. */
+/* Arrange that times->end is set when the record is done.  If memory is short,
+ * sets it to -1 at once.  As soon as times->end is set, *times belongs to the
+ * caller of operation_times again. */
 void
 cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
 
@@ -479,8 +488,9 @@ cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
 void
 cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
                        int device, int priority);
-/* Free the stream if it was destroyed and nothing uses it any more.  If no
- * call has returned the stream's failure, the device stores it. */
+/* Free the stream if it was destroyed and nothing uses it any more.  If the
+ * stream has failed and no call has returned its failure, the device stores
+ * the failure. */
 void cpu_stream_reap_locked(struct cpu_stream *stream);
 /* Find a stream by its handle.  0 means the device's default stream;
  * PS_STREAM_PER_THREAD means the calling thread's default stream, if it
@@ -488,28 +498,30 @@ void cpu_stream_reap_locked(struct cpu_stream *stream);
 struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
                                           int device, ps_handle handle);
 /* Queue a copy of the operation, and take a reference to its record.  If the
- * operation is cheap and the stream is idle, do the operation at once.  The
- * stream must not be captured.  After a failure nothing was queued.  Statuses:
+ * operation is cheap and the stream is idle, execute it at once instead.  The
+ * stream must not be in a capture.  On failure, nothing was queued.  Statuses:
  * PS_ERROR_QUEUE_FULL, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
                                     struct cpu_operation *operation);
-/* Returns the ticket of the stream's last operation that was queued no later
- * than the one with this ticket.  Returns 0 if no notes are kept. */
+/* Returns the highest ticket, up to `ticket`, among the operations of the
+ * stream, including those that have run.  Returns 0 if no notes are kept. */
 uint64_t
 cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket);
 /* Append the operation itself, not a copy, even if the queue is full.  If the
- * stream was idle, the caller has taken the stream and must call
+ * stream was idle, the caller has now taken it, and must call
  * cpu_stream_settle_locked. */
 void cpu_stream_push_locked(struct cpu_stream *stream,
                             struct cpu_operation *operation);
-/* Do the operation at the head of a stream that the caller has taken, and free
- * the operation.  The caller must free a CPU_FREE itself.  Returns true in the
- * process that called.  If the operation forked, the call also returns in the
- * child, with false.  In the child, the lock is held as in the parent, but the
- * engine is empty: the caller must not use the stream any more. */
+/* Execute the operation at the head of a stream that the caller has taken.
+ * Then remove the operation from the queue and free it, unless it is a
+ * CPU_FREE, which the caller must free, or a CPU_ENTER_GATE, which becomes a
+ * CPU_WAIT and stays.  Returns true in the process that made the call.  If the
+ * operation forks, this also returns in the child, where the result is false.
+ * There the lock is held as in the parent, but the engine is empty, so the
+ * caller must not use the stream any more. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
 /* Call the function of a gate that a stream has reached.  `status` is the
- * stream's.  Called without the lock. */
+ * status of that stream.  The caller does not hold the lock. */
 void cpu_gate_enter(const struct cpu_operation *operation, ps_status status);
 /* Returns the name of an operation, for people. */
 const char *cpu_operation_name(enum cpu_kind kind);
@@ -527,15 +539,16 @@ cpu_stream_forget_locked(struct cpu_stream *stream)
         cpu_forget(stream->known);
     }
 }
-/* Serve a stream that the caller has taken while its operations are cheap, and
- * then give the stream up.  So this work need not wait for a worker.  If the
- * calling thread is already executing an operation, only gives the stream up,
- * so that notifications never nest.  Returns false in a forked child; see
- * cpu_stream_serve_locked. */
+/* Serve a stream that the caller has taken, as long as its operations are
+ * cheap, and then give the stream up.  So cheap operations need not wait for a
+ * worker.  If the calling thread is already executing an operation, this only
+ * gives the stream up, so that notifications never nest.  Returns false in a
+ * forked child; see cpu_stream_serve_locked. */
 bool cpu_stream_help_locked(struct cpu_stream *stream);
-/* Serve ready streams as cpu_stream_help_locked does, such as streams that
- * waited for the operation that the caller has completed.  This saves a switch
- * to another thread. */
+/* Serve ready streams, as long as the operations at their heads are cheap.
+ * These are often streams that waited for the operation that the caller has
+ * completed.  This saves a switch to another thread.  Returns false in a
+ * forked child; see cpu_stream_serve_locked. */
 bool cpu_engine_help_locked(struct cpu_engine *engine);
 
 /* Create a stream with a handle.  Returns NULL if out of memory. */
@@ -548,17 +561,17 @@ void cpu_stream_give_up_locked(struct cpu_slot *slot);
 
 /* ---- Queues: threads ---- */
 
-/* Make sure that a thread exists that can serve an operation of this kind: a
- * worker or the timer.  Statuses: PS_ERROR_OUT_OF_MEMORY,
- * PS_ERROR_SHUTTING_DOWN. */
+/* Make sure that a worker exists and, for a CPU_SLEEP, the timer thread.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
 /* Start a thread, and count it as running.  Returns false if that fails. */
 bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
-/* Only while the engine is CPU_LAZY: let a worker run the host function at the
- * head of a stream that the caller has taken; the worker then has the stream.
- * Returns false if no worker can be started. */
+/* Let a worker run the host function at the head of a stream that the caller
+ * has taken.  From then on, the worker has the stream, and not the caller.
+ * Returns false if no worker can be started.  Called only while the engine is
+ * CPU_LAZY. */
 bool cpu_stream_hand_locked(struct cpu_stream *stream);
 /* Decrement the number of running threads. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
@@ -568,8 +581,8 @@ void cpu_engine_leave_locked(struct cpu_engine *engine);
  * the child, in which the thread is not counted.  Returns NULL. */
 void *cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks);
 
-/* The key of a thread-local pointer: the stream whose operation the thread is
- * executing, or NULL. */
+/* The key of a thread-local pointer to the stream whose operation the thread
+ * is executing.  NULL if the thread executes none. */
 extern pthread_key_t cpu_serving_key;
 
 static inline const struct cpu_stream *
@@ -581,10 +594,10 @@ cpu_serving(void)
 /* The number of forks between the first process and this one. */
 extern unsigned cpu_forks;
 
-/* Run the notifications that are due; the lock is released during each.  Call
- * this only if cpu_may_notify returns true.  Only one thread at a time does
- * this.  So notifications run in the order in which the work was done, and
- * never nest.  Returns false in a forked child; see
+/* Run the notifications that are due.  The lock is released while each one
+ * runs.  Call this only if cpu_may_notify returns true: then no other thread
+ * is running notifications.  So they run in the order in which their work was
+ * done, and never nest.  Returns false in a forked child; see
  * cpu_stream_serve_locked. */
 bool cpu_notify_due_locked(struct cpu_engine *engine);
 
@@ -600,8 +613,8 @@ struct cpu_limit {
 struct cpu_limit
 cpu_limit(struct cpu_engine *engine, const struct ps_limit *limit);
 
-/* What a thread waits for: the operations of a stream up to a ticket, or a
- * record. */
+/* What a thread waits for: either that a stream's operations up to and
+ * including a ticket are done, or that a record is done. */
 struct cpu_goal {
     struct cpu_stream *stream;
     uint64_t ticket;
@@ -616,8 +629,8 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
 
 /* ---- Default streams of threads ---- */
 
-/* The default streams of a thread: a handle for each device, 0 if the thread
- * has no such stream yet. */
+/* The default streams of a thread.  For each device, handles[] has the handle
+ * of the thread's stream there, or 0 if the thread has none yet. */
 struct cpu_thread {
     struct cpu_engine *engine;
     unsigned forks; /* cpu_forks when the handles were created */
@@ -627,14 +640,14 @@ struct cpu_thread {
 /* Create engine->thread_key.  Returns false if the process has no POSIX key
  * left. */
 bool cpu_thread_streams_init(struct cpu_engine *engine);
-/* Destroy all threads' default streams that are idle. */
+/* Destroy the default streams of all threads, if they are idle. */
 void cpu_thread_streams_trim_locked(struct cpu_engine *engine);
 
 /* ---- The default stream and blocking streams ---- */
 
 /* Make a new stream serialize with its device's default stream. */
 void cpu_stream_block_locked(struct cpu_stream *stream);
-/* Does what cpu_stream_order_locked says, for a blocking stream or a default
+/* Does the work of cpu_stream_order_locked for a blocking stream or a default
  * stream. */
 ps_status cpu_legacy_order_locked(struct cpu_stream *stream);
 /* Returns whether a blocking stream has operations for which the default
@@ -646,9 +659,10 @@ bool cpu_stream_is_ahead_locked(const struct cpu_stream *blocking);
 ps_status cpu_legacy_check_locked(const struct cpu_stream *stream);
 
 /* Make the stream wait for the streams with which it serializes.  Call this
- * before work is queued on the stream.  Statuses: PS_ERROR_CAPTURE_IMPLICIT,
- * as cpu_legacy_check_locked, but then this call has invalidated the capture;
- * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+ * before work is queued on the stream.  Statuses: PS_ERROR_CAPTURE_IMPLICIT in
+ * the case that cpu_legacy_check_locked describes, after the captures of the
+ * blocking streams were invalidated; PS_ERROR_OUT_OF_MEMORY,
+ * PS_ERROR_SHUTTING_DOWN. */
 static inline ps_status
 cpu_stream_order_locked(struct cpu_stream *stream)
 {
@@ -674,14 +688,15 @@ struct cpu_capture {
  * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_CAPTURE_INVALIDATED. */
 ps_status cpu_capture_add_locked(struct cpu_stream *stream,
                                  const struct cpu_operation *operation);
-/* Capture a record of an event: it stands for the stream's captured operations
- * so far. */
+/* Capture a record of an event.  A captured wait for the record then waits for
+ * the operations that were captured on the stream so far.  Statuses: those of
+ * cpu_capture_add_locked. */
 ps_status cpu_capture_record_locked(struct cpu_stream *stream,
                                     struct cpu_record *record);
 /* Capture a wait for a record.  Call this if the stream, the record or both
  * are captured.  If the stream is not being captured, it joins the record's
  * capture.  Statuses: PS_ERROR_CAPTURE_ISOLATION, PS_ERROR_CAPTURE_MERGE,
- * PS_ERROR_CAPTURE_INVALIDATED. */
+ * PS_ERROR_CAPTURE_INVALIDATED, PS_ERROR_OUT_OF_MEMORY. */
 ps_status
 cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record);
 /* Call this when a stream that is being captured is destroyed.  If the capture
@@ -703,26 +718,27 @@ struct cpu_file {
  * watches the pipes of those records with epoll, and completes the records in
  * this process. */
 struct cpu_poller {
-    struct cpu_file epoll; /* closed until the thread is needed */
-    struct cpu_file doorbell;
+    struct cpu_file epoll;    /* closed until the thread is needed */
+    struct cpu_file doorbell; /* an eventfd that wakes the thread to end it */
 };
 
 /* ---- The engine ---- */
 
 enum cpu_phase {
     CPU_OPEN,
-    /* A schedule is explored: it runs the work, the threads do not. */
+    /* A schedule is explored.  It runs the work, in place of the threads. */
     CPU_LAZY,
     CPU_STOPPING, /* no more work starts; running work may end */
     CPU_STOPPED,  /* a new wait fails with PS_ERROR_SHUTTING_DOWN */
 };
 
 struct cpu_device {
-    _Atomic int64_t known; /* of the default stream; as cpu_slot.known */
+    _Atomic int64_t known; /* as cpu_slot.known, for the default stream */
     struct cpu_stream default_stream;
     LIST_HEAD(, cpu_stream) streams; /* all streams, the newest first */
     LIST_HEAD(, cpu_stream) blocking;
-    /* The first failure of a freed stream that no call has returned. */
+    /* The first failure of a stream that was freed before any call had
+     * returned the failure. */
     ps_status unreported;
     /* While a schedule is explored: the failures of work that ran before it.
      * They are kept here because the work of the schedule must not see
@@ -735,15 +751,17 @@ struct cpu_device {
     int partitioned; /* the number of multiprocessors in partitions */
     /* Only for an emulated device, in bytes.  used: the memory in use.
      * reserved: the memory that an emulated pool has reserved.  peak: the most
-     * that was reserved since the last reset.  threshold: the pool keeps freed
-     * memory only while at most this much is reserved. */
+     * that was reserved since the last reset.  threshold: when memory is
+     * freed, the pool gives back the reserved memory beyond this amount,
+     * except memory in use. */
     uint64_t used;
     uint64_t reserved;
     uint64_t peak;
     uint64_t threshold;
 };
 
-/* A table of functions of the engine.  The functions find the engine by it. */
+/* A table of functions of the engine.  The functions get the table as their
+ * argument, and find the engine through it. */
 struct cpu_table {
     struct ps_backend base;
     struct cpu_engine *engine;
@@ -752,9 +770,10 @@ struct cpu_table {
 /* ---- Schedules that are explored ---- */
 
 /* The functions that run work while the engine is CPU_LAZY, in place of its
- * threads.  Only lazy.c implements them.  "Notes": see enum ps_note_kind. */
+ * threads.  Only lazy.c implements them.  See enum ps_note_kind for the
+ * notes. */
 struct cpu_driver {
-    /* Release the lock.  If the calling member has queued work, first run the
+    /* Release the lock.  If work was queued since the last call, first run the
      * operations that the schedule picks. */
     void (*release_locked)(struct cpu_engine *engine);
     /* Run work until the waiter is woken.  Statuses: those of
@@ -763,25 +782,25 @@ struct cpu_driver {
                              struct cpu_waiter *waiter,
                              const struct cpu_goal *goal,
                              const struct cpu_limit *limit);
-    /* Called when a callable or a host function has ended: when its gate is
-     * opened, if the gate's function was called during this schedule; or when
-     * a worker has run the host function. */
+    /* Called when a callable or a host function has ended.  A callable has
+     * ended when its gate is opened.  For a callable, this is called only if
+     * the gate's function was called while a schedule was explored. */
     void (*opened_locked)(struct cpu_engine *engine);
-    /* Add a note with these two values, if notes are kept.  An operation is
-     * given by its ticket, a step as in cpu_record.step; in the note they are
-     * replaced with their numbers. */
+    /* Add a note with these two values, if notes are kept.  The caller passes
+     * an operation as its ticket, and a step as in cpu_record.step.  The note
+     * gets their numbers in the schedule instead. */
     void (*note_locked)(struct cpu_engine *engine, enum ps_note_kind kind,
                         uint64_t first, uint64_t second);
     /* Called before a query, if notes are kept.  Runs the operations that the
-     * schedule picks.  Returns false, and runs nothing, if the query is one of
-     * the library itself.  Such a query must report work of the schedule as
-     * pending even if it has run; otherwise the order of the operations would
+     * schedule picks.  Returns false, and runs nothing, if the library itself
+     * makes the query.  Such a query must report work of the schedule as
+     * pending even if it has run.  Otherwise the order of the operations would
      * change what the library does. */
     bool (*ask_locked)(struct cpu_engine *engine,
                        const struct ps_backend *backend);
-    /* Called after a query by the host, if notes are kept: adds a note about
-     * it.  The query was for the stream's work or, if stream is NULL, for the
-     * record. */
+    /* Add a note about a query of the host, if notes are kept.  The query was
+     * for the stream's work or, if stream is NULL, for the record.  Called
+     * after the query. */
     void (*asked_locked)(struct cpu_engine *engine,
                          const struct cpu_stream *stream,
                          const struct cpu_record *record);
