@@ -1,7 +1,7 @@
 /* The engine as a whole: its beginning and end, devices, status texts, and
- * forks.  In a forked child the engine starts empty: the parent's handles are
- * not valid, and work that the parent has queued does not run; the memory of
- * that work is leaked in the child. */
+ * forks.  In a forked child the engine starts empty.  The parent's handles are
+ * not valid there, and the work that the parent has queued does not run.  The
+ * child leaks the memory of that work. */
 #include "shared.h"
 #include "../backends.h"
 
@@ -12,8 +12,8 @@
 
 enum { LEAST_WORKERS = 2, MOST_WORKERS = 8 };
 
-/* All engines, the newest first.  A thread that takes both this lock and an
- * engine's lock takes this one first. */
+/* The list of all engines, the newest first, and its lock.  A thread that
+ * takes both this lock and an engine's lock takes this one first. */
 static pthread_mutex_t engines_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cpu_engine *engines;
 
@@ -172,8 +172,8 @@ cpu_device_properties(const struct ps_backend *backend, int device,
     return PS_SUCCESS;
 }
 
-/* Emulated devices get different places on the PCI bus, because programs tell
- * devices apart by these. */
+/* Emulated devices have different places on the PCI bus, because programs tell
+ * devices apart by their places. */
 static ps_status
 cpu_device_attribute(const struct ps_backend *backend, int device,
                      int attribute, int *value)
@@ -232,7 +232,8 @@ devices_begin_locked(struct cpu_engine *engine)
 {
     for (int i = 0; i < engine->device_count; i++) {
         struct cpu_device *device = &engine->devices[i];
-        /* Threads may read `known` without the lock. */
+        /* Store `known` atomically, because threads may read it without the
+         * lock. */
         atomic_store(&device->known, CPU_UNKNOWN);
         memset(&device->default_stream, 0,
                sizeof(*device) - offsetof(struct cpu_device, default_stream));
@@ -279,8 +280,9 @@ engine_begin_locked(struct cpu_engine *engine)
 }
 
 /* The flags of an engine that emulates devices.  In a build with
- * PS_EMULATE_SHARED, core calls it with the GIL released, as it calls the CUDA
- * backend.  Then a sanitizer sees data races between such calls. */
+ * PS_EMULATE_SHARED, core calls such an engine with the GIL released, as it
+ * calls the CUDA backend.  Then a sanitizer sees data races between these
+ * calls. */
 #ifdef PS_EMULATE_SHARED
 enum { EMULATED_FLAGS = PS_BACKEND_EMULATED | PS_BACKEND_SHARED };
 #else
@@ -340,8 +342,9 @@ engine_create(const char *name, int device_type, int device_count,
     engine->worker_limit = cores < LEAST_WORKERS  ? LEAST_WORKERS
                            : cores > MOST_WORKERS ? MOST_WORKERS
                                                   : (unsigned)cores;
-    /* An adaptive mutex spins before it sleeps.  The lock is held for less
-     * time than a sleep and a wake-up take. */
+    /* A thread that waits for an adaptive mutex spins before it sleeps.  This
+     * is faster here, because the lock is held for less time than it takes to
+     * sleep and wake up. */
     pthread_mutexattr_t adaptive;
     pthread_mutexattr_init(&adaptive);
     pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
@@ -386,8 +389,9 @@ fork_child(void)
 }
 
 /* Add the engine to the list, and create its keys.  Keys are used instead of
- * thread-local variables, because the process aborts if a new thread gets no
- * memory for the latter. */
+ * thread-local variables, because if there is no memory for a new thread's
+ * variables, the process aborts.  Returns false if there are too many engines
+ * or no key is left. */
 static bool
 add_locked(struct cpu_engine *engine)
 {

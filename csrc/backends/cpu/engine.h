@@ -818,7 +818,7 @@ struct cpu_lazy {
     uint64_t random;  /* the state of the random generator */
     uint64_t first;   /* the last ticket before the schedule began */
     uint64_t seen;    /* the last ticket when release_locked was last called */
-    uint64_t steps;   /* calls that queued work, plus operations that ran */
+    uint64_t steps;   /* as ps_schedule_result.steps */
     uint64_t order;   /* a hash of the steps */
     uint64_t rank;    /* the priority of the host; as cpu_stream.rank */
     unsigned streams; /* the number of streams that the schedule has used */
@@ -827,29 +827,31 @@ struct cpu_lazy {
     struct cpu_stream *polled;
     bool busy;   /* whether a thread is running an operation */
     bool ending; /* whether the remaining work is being dropped */
-    /* Whether running callables have taken too long, so that no thread waits
-     * for them. */
+    /* Whether running callables have taken so long that no thread waits for
+     * them any more. */
     bool impatient;
-    /* For how long callables have waited and the host has run: the sum of the
-     * weights of the naps (see weigh_nap_locked).  And the real time at which
-     * the last nap was counted. */
+    /* naps tells for how long callables have been waiting while the host ran;
+     * see weigh_nap_locked.  nap is the real time at which naps was last
+     * increased. */
     unsigned naps;
     int64_t nap;
-    unsigned callables;        /* how many callables and host functions run */
-    unsigned ending_callables; /* of these, those that have called ending() */
+    /* How many callables and host functions run, and how many of them have
+     * called ending(). */
+    unsigned callables;
+    unsigned ending_callables;
     /* The streams that wait for a worker to run the host function at their
      * head. */
     struct cpu_stream_list handed;
     unsigned handed_count;
     /* The waiting threads, the latest first. */
     LIST_HEAD(, ps_blocked) blocked;
-    pthread_cond_t changed; /* one of the fields above has changed */
+    pthread_cond_t changed; /* signalled when a field above changes */
     struct ps_schedule_entry *log;
     size_t logged;
     size_t taken; /* PS_GIVEN: how many items of the list were used */
     bool queried; /* whether the host's latest query found work pending */
-    /* The number of the latest step.  It continues from schedule to schedule;
-     * first_step is its value before this schedule. */
+    /* The number of the latest step.  It is not reset when a schedule begins;
+     * first_step is the value that it had then. */
     uint64_t step;
     uint64_t first_step;
     uint64_t ran; /* the latest step that ran an operation */
@@ -863,23 +865,25 @@ struct cpu_lazy {
 };
 
 struct cpu_engine {
-    struct cpu_table table;      /* constant */
-    struct cpu_table lazy_table; /* constant; has PS_BACKEND_SHARED */
+    struct cpu_table table; /* constant */
+    /* Constant; used while a schedule is explored.  Has PS_BACKEND_SHARED. */
+    struct cpu_table lazy_table;
     /* `phase` and `chunks` are changed with the lock held, and also read
      * without it.  They lie far from the lock, because the lock's cache line
      * moves between threads. */
     _Atomic(enum cpu_phase) phase;
-    /* Arrays of CPU_CHUNK_SLOTS slots.  They are allocated in ascending order;
-     * the others are NULL. */
+    /* Each element is NULL or points to an array of CPU_CHUNK_SLOTS slots.
+     * The arrays are allocated in ascending order. */
     _Atomic(struct cpu_slot *) chunks[CPU_CHUNKS];
     unsigned number; /* constant; the engine's index, below CPU_ENGINES */
-    /* The key of a thread's current device; changed only while the engine is
-     * unused. */
+    /* The key of a thread-local value, the thread's current device.  Changed
+     * only while the engine is unused. */
     _Atomic pthread_key_t current_key;
-    pthread_key_t thread_key; /* constant; the key of a thread's cpu_thread */
+    pthread_key_t thread_key; /* constant; for a thread's cpu_thread */
     const struct cpu_clock *_Atomic clock; /* also read without the lock */
     const struct cpu_driver *driver;       /* constant */
-    /* The next engine; guarded by the lock of the list, not by this one. */
+    /* The next engine in the list of engines.  The lock of that list guards
+     * it. */
     struct cpu_engine *next;
 
     pthread_mutex_t lock;
@@ -893,7 +897,7 @@ struct cpu_engine {
     uint64_t captured;
     LIST_HEAD(, cpu_capture) captures;
 
-    struct ps_notification *due; /* a ring */
+    struct ps_notification *due; /* the notifications that are due, a ring */
     bool notifying; /* whether a thread is running due notifications */
 
     struct cpu_stream_list ready[CPU_PRIORITIES]; /* indexed by -priority */
@@ -908,7 +912,8 @@ struct cpu_engine {
     bool coming;
     bool timer;         /* whether the timer thread was started */
     atomic_bool timing; /* whether operation_times was ever called */
-    /* The number of threads, plus calls that are serving a stream. */
+    /* The number of the engine's threads, plus the number of calls that are
+     * serving a stream or running notifications. */
     unsigned running;
     /* Signalled when there is work, or when the phase has changed. */
     pthread_cond_t work;
@@ -932,35 +937,37 @@ struct cpu_engine {
     struct cpu_device devices[];
 };
 
-/* Returns the initial priority of the stream with this number; of the host if
- * the number is 0. */
+/* Returns the initial priority of the stream with this number.  The number 0
+ * means the host. */
 uint64_t cpu_lazy_rank(uint64_t seed, unsigned number);
 
 /* Returns whether the calling thread runs a callable of a stream of this
  * engine. */
 bool cpu_lazy_is_callable(const struct cpu_engine *engine);
-/* Wait until no callable can continue before the calling thread, or until that
- * has taken too long. */
+/* Let the callables that have the turn continue before the calling thread
+ * does.  Returns when no such callable is left, or when they have taken too
+ * long. */
 void cpu_lazy_await_locked(struct cpu_engine *engine);
 /* Wake the threads that wait for something other than work, so that they check
- * again. */
+ * whether their wait is over. */
 void cpu_lazy_wake_locked(struct cpu_engine *engine);
 /* The parts of ending() and ended() in struct ps_schedules that concern this
  * engine. */
 void cpu_lazy_ending_locked(struct cpu_engine *engine);
 void cpu_lazy_ended_locked(struct cpu_engine *engine);
 
-/* Add the calling thread, which waits, to the list of waiting threads as
- * *blocked.  goal: what it waits for; NULL if that is not known.  deadline:
- * the virtual time at which the wait expires.  The caller removes the entry
- * afterwards. */
+/* Add *blocked to the list of waiting threads, as the entry of the calling
+ * thread.  goal: what the thread waits for; NULL if that is not known.
+ * deadline: the virtual time at which its wait expires.  The caller removes
+ * the entry after the wait. */
 void
 cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
                       const struct cpu_goal *goal, int64_t deadline);
 
 /* Call this after cpu_lazy_block_locked.  If the calling thread is the host,
- * begin to measure anew how long the host runs.  (While it runs, callables'
- * waits expire only if it takes very long.) */
+ * resets the time for which callables have been waiting while the host ran.
+ * (While the host runs, the waits of callables expire only if that time is
+ * very long.) */
 void cpu_lazy_host_waits_locked(struct cpu_engine *engine,
                                 const struct ps_blocked *blocked);
 
@@ -973,8 +980,8 @@ int64_t cpu_lazy_now(void);
 void cpu_lazy_pass_time(int64_t time);
 
 /* The parts of poll() and advance() in struct ps_schedules that concern this
- * engine.  If the result is PS_EXPIRED, the virtual time was not advanced; the
- * caller does it. */
+ * engine.  If the result is PS_EXPIRED, the caller must still advance the
+ * virtual time. */
 void cpu_lazy_poll_locked(struct cpu_engine *engine);
 enum ps_progress
 cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline);
@@ -989,12 +996,12 @@ void cpu_lazy_arrived_locked(struct cpu_engine *engine);
 void cpu_lazy_hold_locked(struct cpu_engine *engine);
 void cpu_lazy_released_locked(struct cpu_engine *engine);
 
-/* Returns whether the engine has pending work or a capture in progress; if so,
- * writes a description to text. */
+/* Returns whether the engine has pending work or a capture in progress.  If it
+ * has, writes a description of that to text. */
 bool cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256]);
 
-/* Run the remaining work, or drop it if `drop` is true.  Returns false if that
- * is not finished at the real time `end`, because callables still run. */
+/* Run the remaining work, or drop it if `drop` is true.  Returns false if
+ * callables still run at the real time `end`. */
 bool cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end);
 
 /* Add the engine to the list of engines that schedules control.  Only one
@@ -1018,7 +1025,7 @@ cpu_is_lazy(const struct cpu_engine *engine)
 }
 
 /* Returns the slot that the handle's bits select, even if the handle is not
- * valid; NULL if that slot is not allocated. */
+ * valid.  Returns NULL if that slot is not allocated. */
 static inline struct cpu_slot *
 cpu_slot_at(const struct cpu_engine *engine, ps_handle handle)
 {
@@ -1029,8 +1036,8 @@ cpu_slot_at(const struct cpu_engine *engine, ps_handle handle)
                          : NULL;
 }
 
-/* Returns the slot of a live handle that has this tag and this device; NULL if
- * the handle is no such handle. */
+/* Returns the handle's slot if the handle is live and has this tag and this
+ * device, else NULL.  CPU_ANY_DEVICE allows every device. */
 static inline struct cpu_slot *
 cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
                      ps_handle handle)
@@ -1044,10 +1051,10 @@ cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
     return slot;
 }
 
-/* Returns the `known` of the handle's slot, without the lock.  The value was
- * true at some time during the call.  Returns CPU_UNKNOWN if there is no such
- * handle; see cpu_slot_find_locked.  Also returns CPU_UNKNOWN while the engine
- * is CPU_LAZY, because a schedule must see each call. */
+/* Returns the `known` of the handle's slot.  Called without the lock, so the
+ * result may be out of date when this returns.  Returns CPU_UNKNOWN if
+ * cpu_slot_find_locked would find no slot.  Also returns CPU_UNKNOWN while the
+ * engine is CPU_LAZY, because a schedule must see each call. */
 static inline int64_t
 cpu_slot_known(const struct cpu_engine *engine, enum cpu_tag tag, int device,
                ps_handle handle)
@@ -1071,8 +1078,8 @@ cpu_slot_known(const struct cpu_engine *engine, enum cpu_tag tag, int device,
                : CPU_UNKNOWN;
 }
 
-/* Returns whether the stream is known to be CPU_DONE, as cpu_slot_known
- * does. */
+/* Returns whether the stream is known to be in the state CPU_DONE.  Called
+ * without the lock; see cpu_slot_known. */
 static inline bool
 cpu_stream_is_done(const struct cpu_engine *engine, int device,
                    ps_handle handle)
@@ -1093,14 +1100,14 @@ cpu_stream_is_legacy_locked(const struct cpu_stream *stream)
     return stream == &device->default_stream && !LIST_EMPTY(&device->blocking);
 }
 
-/* Returns whether a schedule is explored that has not used the stream. */
+/* Returns whether a schedule is explored and has not used the stream yet. */
 static inline bool
 cpu_is_earlier(const struct cpu_stream *stream)
 {
     return cpu_is_lazy(stream->engine) && stream->number == 0;
 }
 
-/* Returns whether a schedule is explored that keeps notes. */
+/* Returns whether a schedule is explored and keeps notes. */
 static inline bool
 cpu_is_noted(const struct cpu_engine *engine)
 {
@@ -1130,8 +1137,8 @@ cpu_engine_of(const struct ps_backend *backend)
     return ((const struct cpu_table *)backend)->engine;
 }
 
-/* Returns the handle of the calling thread's default stream of the device; 0
- * if the thread has none yet. */
+/* Returns the handle of the calling thread's default stream on the device.
+ * Returns 0 if the thread has none there yet. */
 static inline ps_handle
 cpu_thread_stream_handle(const struct cpu_engine *engine, int device)
 {
@@ -1158,8 +1165,8 @@ cpu_may_notify(const struct cpu_engine *engine)
     return engine->due != NULL && !engine->notifying && cpu_serving() == NULL;
 }
 
-/* Run the notifications that are due, if cpu_may_notify, and release the
- * lock. */
+/* Run the notifications that are due, if cpu_may_notify returns true, and
+ * release the lock. */
 static inline void
 cpu_unlock(struct cpu_engine *engine)
 {
@@ -1198,9 +1205,9 @@ ps_status
 cpu_event_record_locked(struct cpu_engine *engine, int device,
                         ps_handle handle, struct cpu_record **record);
 
-/* Queue the operation; or capture it, if the stream is being captured.
- * Statuses: PS_ERROR_INVALID_HANDLE, and those of cpu_stream_enqueue_locked
- * and cpu_capture_add_locked. */
+/* Queue the operation or, if the stream is being captured, capture it.
+ * Statuses: PS_ERROR_INVALID_HANDLE, and those of cpu_stream_order_locked,
+ * cpu_stream_enqueue_locked and cpu_capture_add_locked. */
 ps_status
 cpu_stream_enqueue(const struct ps_backend *backend, int device,
                    ps_handle handle, struct cpu_operation *operation);
@@ -1213,18 +1220,21 @@ struct cpu_range {
     bool counted; /* whether cpu_device.used includes it */
 };
 
-/* If the devices are emulated, add the range to the engine's tree `ranges`, in
- * which the device of an address is looked up.  Returns PS_ERROR_OUT_OF_MEMORY
- * also if `counted` is true and the range is larger than the free memory of
- * its device. */
+/* If the devices are emulated, add the range to the engine's tree `ranges`,
+ * which is used to find the device of an address.  Returns
+ * PS_ERROR_OUT_OF_MEMORY also if `counted` is true and the range is larger
+ * than the free memory of its device.  If the devices are not emulated, does
+ * nothing. */
 ps_status
 cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range);
 void
 cpu_range_remove_locked(struct cpu_engine *engine, struct cpu_range *range);
 
-/* Fill the memory that a CPU_FREE frees with PS_SCHEDULE_POISON. */
+/* Fill the memory block that a CPU_FREE will free with the byte
+ * PS_SCHEDULE_POISON. */
 void cpu_memory_poison(struct cpu_operation *end);
-/* Returns the memory that a CPU_FREE frees.  *nbytes becomes its size. */
+/* Returns the memory block that a CPU_FREE will free.  *nbytes becomes its
+ * size. */
 void *cpu_memory_of(struct cpu_operation *end, size_t *nbytes);
 
 /* Returns the number of the machine's processors that are online. */

@@ -25,8 +25,8 @@ event_know_locked(struct cpu_engine *engine, struct cpu_slot *event)
     }
 }
 
-/* Create an event that was never recorded.  `shared` is NULL unless it is an
- * interprocess event.  Takes over `shared`, even on failure. */
+/* Create an event.  `shared` is NULL unless the event is an interprocess
+ * event.  This takes over `shared`, even on failure. */
 static ps_status
 event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                  struct cpu_shared *shared, ps_handle *handle)
@@ -54,9 +54,8 @@ event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
     return PS_SUCCESS;
 }
 
-/* As event_add_locked, for an interprocess event.  If `exported` is NULL,
- * creates a new one; otherwise opens another process's event by this
- * interprocess handle. */
+/* Create an interprocess event if `exported` is NULL.  Otherwise open the
+ * event of another process that has this interprocess handle. */
 static ps_status
 shared_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                   const unsigned char *exported, ps_handle *handle)
@@ -176,7 +175,8 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
 }
 
 /* Replace the time of an event that is known to be done with the present time.
- * Returns false if the state is no longer `known`. */
+ * `known` is the present value in the event's slot.  Returns false if the slot
+ * has another value by now. */
 static bool
 event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
 {
@@ -186,13 +186,13 @@ event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
         memory_order_relaxed);
 }
 
-/* Record the event without the lock, if it is known to be done and the stream
- * is known to be idle: then only the event's time changes.  Returns false if
- * that is not known.
+/* Record the event without the lock.  This is possible if the event is known
+ * to be done and the stream is known to be idle, because only the event's time
+ * changes then.  Otherwise does nothing and returns false.
  *
  * The event is checked before the stream.  If another thread records the event
- * between the two checks, that record may count as the later one, so this call
- * may leave it in place. */
+ * between the two checks, its record may count as made after this one, so this
+ * call need not replace it. */
 static bool
 record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
             ps_handle stream_handle)
@@ -205,8 +205,8 @@ record_done(struct cpu_engine *engine, int device, ps_handle event_handle,
     return known == CPU_DONE || event_stamp(engine, event_handle, known);
 }
 
-/* The slow path of event_record.  Not inlined, so that the fast path saves no
- * registers. */
+/* The slow path of event_record.  It is not inlined, so that the fast path
+ * need not save registers. */
 __attribute__((noinline)) static ps_status
 event_record(const struct ps_backend *backend, int device,
              ps_handle event_handle, ps_handle stream_handle)

@@ -1,6 +1,7 @@
-/* Implements struct ps_schedules: a schedule runs on all engines together.
- * This file begins and ends schedules, and has the functions that threads call
- * when they poll, or when they wait for something other than work. */
+/* Implements struct ps_schedules.  A schedule is explored on all engines
+ * together.  This file begins and ends schedules, and has the functions that
+ * threads call when they poll, or when they wait for something other than
+ * work. */
 #include "engine.h"
 
 #include <stdatomic.h>
@@ -92,14 +93,15 @@ explore_advance(int64_t *left_ns)
         best = progress < best ? progress : best;
     }
     if (best > PS_RUNNING && atomic_load(&ended) != seen) {
-        /* A callable has ended during the loop above.  If a thread of an
-         * engine that was asked before waits for this callable, that engine's
-         * answer is no longer right. */
+        /* A callable has ended during the loop above.  A thread of an engine
+         * that was asked earlier in the loop may wait for that callable, so
+         * that engine's answer may be out of date.  Report progress, so that
+         * the caller tries again. */
         best = PS_RAN;
     }
     if (best == PS_EXPIRED) {
-        /* Advance the time only now, because each engine had to be asked
-         * first: another one might have had work before the deadline. */
+        /* Advance the time only after all engines were asked, because another
+         * engine might have had work before the deadline. */
         cpu_lazy_pass_time(deadline);
     }
     subtract_time(left_ns, before);
@@ -121,8 +123,8 @@ explore_sleep(struct ps_sleep *sleep, bool known, unsigned seen,
             /* While `woken` is false, other threads may pick work that this
              * thread needs (see pick_for_blocked_locked).  So set it unless
              * the thread is parked.  Also set it if a callable has ended since
-             * `seen`: that may have ended this thread's wait, so the thread
-             * must check again. */
+             * `seen` was read.  The callable may have ended this thread's
+             * wait, so the thread must check again. */
             blocked->woken = !blocked->parked || atomic_load(&ended) != seen;
             cpu_lazy_host_waits_locked(engine, blocked);
         }
@@ -277,8 +279,9 @@ hide_failures_locked(struct cpu_device *device)
     stream->reported = false;
 }
 
-/* Restore the failures from before the schedule.  A failure of the schedule's
- * own work takes precedence, unless `drop` is true: then it is forgotten. */
+/* Restore the failures from before the schedule.  If the schedule's own work
+ * has failed, that failure takes precedence, unless `drop` is true.  In that
+ * case it is forgotten. */
 static void
 show_failures_locked(struct cpu_device *device, bool drop)
 {
@@ -316,8 +319,8 @@ begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
         .step = lazy->step,
         .first_step = lazy->step,
         .thread = pthread_self(),
-        /* Keep the list: a thread whose wait is over may not have left it
-         * yet. */
+        /* Keep the list, because a thread whose wait is over may not have
+         * removed its entry yet. */
         .blocked = lazy->blocked,
     };
     lazy->asked.numbers = numbers;
@@ -362,9 +365,9 @@ begin(struct cpu_engine *engine, const struct ps_schedule *schedule,
     return status;
 }
 
-/* Called for each engine: the result gets the notes of the engine that had
- * work, or of any engine if none had.  If two engines had work, sets
- * result->mixed, since their steps have no common order. */
+/* Called for each engine.  The result gets the notes of the engine that had
+ * work or, if no engine had work, of any engine.  If two engines had work,
+ * sets result->mixed, because their steps have no common order. */
 static void
 end_notes_locked(struct cpu_lazy *lazy, struct ps_schedule_result *result)
 {
@@ -415,8 +418,9 @@ end_locked(struct cpu_engine *engine, bool drop,
 }
 
 /* Run or drop the remaining work of all engines.  Returns whether no work is
- * left.  Repeated while work is queued, because the callables of one engine
- * may queue work on an engine that was finished before. */
+ * left.  The loop is repeated as long as new work is queued, because the
+ * callables of one engine may queue work on an engine that was finished
+ * before. */
 static bool
 finish(bool drop, int64_t end)
 {

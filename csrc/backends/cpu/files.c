@@ -1,6 +1,7 @@
-/* Files that processes share: memory without a name (memfd), and pipes, which
- * end when their process ends.  A process finds a file of another process by
- * its descriptor, through /proc/PID/fd.
+/* Files that processes share: anonymous memory (memfd) and pipes.  When a
+ * process ends, its pipes reach their end, which tells other processes about
+ * it.  A process finds a file of another process by its descriptor, through
+ * /proc/PID/fd.
  *
  * The rule: inspect a file before you open or map it, and leave it alone if it
  * is not of the expected kind.  Opening may have side effects: for example,
@@ -42,12 +43,12 @@ cpu_file_close_locked(struct cpu_file *file)
 
 /* ---- Files of other processes ---- */
 
-/* The properties that a file of another process must have, or else it is not
- * opened. */
+/* The properties that a file of another process must have.  Otherwise the file
+ * is not opened. */
 struct expected {
     mode_t type;
     uint64_t inode;
-    /* What the target of its link in /proc/PID/fd begins with. */
+    /* The beginning of the target of the file's link in /proc/PID/fd. */
     const char *name;
     int flags; /* the flags to open it with */
 };
@@ -103,8 +104,8 @@ peer_open(pid_t process, int number, const struct expected *expected,
 
 /* ---- Pages ---- */
 
-/* With these seals, no process can truncate a file that others have mapped, or
- * add a seal that forbids them to write. */
+/* With these seals, no process can change the size of a file that others have
+ * mapped, or add a seal that forbids the others to write. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 static const struct {
@@ -132,7 +133,7 @@ checksum(const struct cpu_token *token)
 }
 
 /* Map the pages.  Returns NULL if that fails.  A forked child does not inherit
- * the mapping of an event, but does inherit that of memory, because the child
+ * the mapping of an event.  It does inherit the mapping of memory, because it
  * may have views of the memory. */
 static void *
 pages_map(int file, const struct cpu_pages *pages)
@@ -221,7 +222,7 @@ token_check(const struct cpu_engine *engine, enum cpu_share share, int device,
 }
 
 /* Returns whether the file has the seals.  This also excludes files with a
- * name, which cannot have seals. */
+ * name, which cannot have these seals. */
 static bool
 is_sealed(int file)
 {
@@ -292,7 +293,7 @@ cpu_pipe_create(uint32_t *inode)
     int both = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     close(ends[0]);
     close(ends[1]);
-    /* In Linux the inode of a pipe has 32 bits. */
+    /* On Linux, the inode number of a pipe has 32 bits. */
     if (both < 0 || fstat(both, &found) != 0 || found.st_ino > UINT32_MAX) {
         close(both);
         return -1;
