@@ -1,9 +1,10 @@
 /* Captures and graphs.  The operations that are queued on the streams of a
- * capture go into one plan, in the order of the calls.  Each of these streams
- * is a branch of the plan; the first branch is the stream on which the capture
- * began.  A launch queues the operations of the first branch on the launch's
- * stream, and those of each other branch on a temporary stream.  Waits
- * (CPU_JOIN) order operations of different branches. */
+ * capture are added to one plan, in the order of the calls.  The operations of
+ * each stream form a branch of the plan.  The first branch is that of the
+ * stream on which the capture began.  A launch queues the operations of the
+ * first branch on the launch's stream, and those of each other branch on a
+ * temporary stream.  Waits (CPU_JOIN) order operations of different
+ * branches. */
 #include "engine.h"
 
 #include <errno.h>
@@ -19,9 +20,9 @@ struct cpu_branch {
     int priority;
 };
 
-/* The work of a capture, and then of its graph and executables.  After the
- * capture, only two things change: the reference count, and during a launch
- * the records of the marks. */
+/* The work of a capture, and later of the graph and the executables that are
+ * made from it.  After the capture, only the reference count and, during a
+ * launch, the records of the marks change. */
 struct cpu_plan {
     unsigned refs;
     size_t operations; /* the number of operations, without marks and joins */
@@ -37,7 +38,8 @@ struct cpu_plan {
 /* A graph or an executable. */
 struct graph {
     struct cpu_plan *plan;
-    /* Of an executable: the record behind its latest launch; else NULL. */
+    /* For an executable: the record that was queued behind its latest launch.
+     * NULL for a graph. */
     struct cpu_record *done;
     /* Whether all branches run with the priority of the launch's stream. */
     bool one_priority;
@@ -106,8 +108,7 @@ plan_add_locked(struct cpu_plan *plan, const struct cpu_stream *stream,
     return item;
 }
 
-/* Returns the index of an operation in the plan, which has its operations in
- * the order of the calls. */
+/* Returns the index of an operation in the plan. */
 static size_t
 index_of(const struct cpu_plan *plan, const struct cpu_operation *wanted)
 {
@@ -188,8 +189,8 @@ cpu_capture_record_locked(struct cpu_stream *stream, struct cpu_record *record)
     return stream->capture->status;
 }
 
-/* Make later captured operations of the stream wait for the captured record,
- * which may be in another branch. */
+/* Make the stream's operations that are captured from now on wait for the
+ * captured record, which may be in another branch. */
 static ps_status
 follow_locked(struct cpu_stream *stream, struct cpu_record *record)
 {
@@ -229,8 +230,8 @@ cpu_capture_wait_locked(struct cpu_stream *stream, struct cpu_record *record)
     if (status == PS_SUCCESS) {
         status = follow_locked(stream, record);
     }
-    /* After a failure the join is missing, and without it the branch would run
-     * too early.  So the capture is invalid. */
+    /* If this has failed, the join is missing, and the branch would run too
+     * early.  So make the capture invalid. */
     return status == PS_SUCCESS ? theirs->status : invalidate(theirs, status);
 }
 
@@ -335,10 +336,11 @@ cpu_capture_gate(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* Add copies of another plan's operations to the capture: those of its first
- * branch to the stream's branch, the others to new branches.  In the other
- * plan, the first branch waits for the ends of all other branches.  So after
- * this, so does the stream's branch. */
+/* Add copies of another plan's operations to the stream's capture.  The
+ * operations of the other plan's first branch are added to the stream's
+ * branch, and those of its other branches to new branches.  No further joins
+ * are needed, because in the other plan the first branch already waits for the
+ * ends of all other branches. */
 static ps_status
 add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
 {
@@ -376,11 +378,12 @@ add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
     return PS_SUCCESS;
 }
 
-/* End the capture and release its streams.  A stream counts as joined if
- * another stream of the capture waits for its last operation.  That wait is
- * itself an operation of the other stream.  So if all streams except the
- * origin are joined, the origin waits for all of them, directly or through
- * others. */
+/* End the capture and release its streams.  Fails if a stream is not joined.
+ *
+ * A stream counts as joined if another stream of the capture waits for its
+ * last operation.  That wait is itself an operation of the other stream.  So
+ * if all streams except the origin are joined, the origin waits for all of
+ * them, directly or through others. */
 static ps_status
 close_locked(struct cpu_capture *capture)
 {
@@ -507,7 +510,8 @@ cpu_stream_wait_external(const struct ps_backend *backend, int device,
 
 /* ---- Launches ---- */
 
-/* Queue a copy of the operation.  The copy's item was reserved. */
+/* Queue a copy of the operation.  The caller has reserved an item for the
+ * copy. */
 static void
 push_locked(struct cpu_stream *stream, struct cpu_operation operation)
 {
@@ -572,7 +576,8 @@ push_external_locked(struct cpu_stream *stream,
     }
 }
 
-/* Queue a new gate for this launch.  The gate's slot was reserved. */
+/* Queue a new gate for this launch.  The caller has reserved the gate's slot
+ * and items. */
 static void
 push_gate_locked(struct cpu_stream *stream, int device,
                  struct cpu_operation operation)
@@ -614,9 +619,9 @@ push_planned_locked(struct cpu_stream *stream, int device,
 }
 
 /* Reserve everything that a launch needs, so that it cannot fail later:
- * threads for its work, slots for its gates, and items.  The items are for
- * each operation, for each record, for the wait before the first operation and
- * for the record after the last one. */
+ * threads for its work, slots for its gates, and items.  Each operation and
+ * each record needs an item, and so do the wait before the first operation and
+ * the record after the last one. */
 static ps_status
 prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
 {
@@ -634,9 +639,9 @@ prepare_locked(struct cpu_engine *engine, const struct cpu_plan *plan)
                : status;
 }
 
-/* Returns an array with the stream for each branch of a launch; NULL if out of
- * memory.  The first is the launch's stream.  The others are temporary, and
- * are freed when they are idle. */
+/* Returns an array with a stream for each branch of a launch.  The first is
+ * the launch's stream.  The others are temporary, and are freed when they are
+ * idle.  Returns NULL if out of memory. */
 static struct cpu_stream **
 streams_make_locked(const struct graph *graph, struct cpu_stream *stream)
 {
@@ -660,8 +665,9 @@ streams_make_locked(const struct graph *graph, struct cpu_stream *stream)
         cpu_stream_init_locked(streams[i], stream->engine, branch->device,
                                graph->one_priority ? stream->priority
                                                    : branch->priority);
-        /* Mark a failure as reported, so that it does not go to the device:
-         * the joins pass it on to the launch's stream. */
+        /* Mark the stream's failure as reported in advance, so that it is not
+         * passed on to the device.  The joins pass it on to the launch's
+         * stream. */
         streams[i]->destroyed = streams[i]->reported = true;
     }
     return streams;
@@ -818,8 +824,9 @@ cpu_graph_instantiate(const struct ps_backend *backend, int device,
 }
 
 /* Returns the first difference that prevents an executable with `plan` from
- * running `new`.  Plans have their operations in the order of the calls, so
- * two plans are equal if the same calls made them. */
+ * running `new`.  The result's `reason` is NULL if there is none.  Plans have
+ * their operations in the order of the calls, so two plans are equal if the
+ * same calls made them. */
 static struct ps_graph_difference
 compare(const struct cpu_plan *plan, const struct cpu_plan *new)
 {
@@ -851,8 +858,8 @@ compare(const struct cpu_plan *plan, const struct cpu_plan *new)
     return found;
 }
 
-/* Launches that were queued are not affected, because their operations are
- * copies of the plan's. */
+/* Launches that were queued earlier are not affected, because their operations
+ * are copies of the plan's. */
 static ps_status
 cpu_graph_update(const struct ps_backend *backend, int device,
                  ps_handle executable, ps_handle handle,
@@ -953,10 +960,9 @@ print_edge(const struct cpu_operation *from, const struct cpu_operation *to,
             (const void *)to);
 }
 
-/* Write the plan in Graphviz's language, with a node for each operation, and
- * edges to it from the operations after which it runs.  The caller holds a
- * reference to the plan, so no lock is needed.  Returns false if out of
- * memory. */
+/* Write the plan in Graphviz's language.  Each operation is a node, and has
+ * edges from the operations after which it runs.  The caller holds a reference
+ * to the plan, so no lock is needed.  Returns false if out of memory. */
 static bool
 plan_print(const struct cpu_plan *plan, const char *name, FILE *file)
 {
@@ -1084,7 +1090,7 @@ describe_locked(const struct cpu_plan *plan, struct ps_graph_node *nodes,
                 size_t *edge_count)
 {
     size_t index = 0, count = 0;
-    /* For each branch: 1 + the index of its latest operation. */
+    /* For each branch: 1 + the index of its latest operation, or 0. */
     size_t *next = calloc(plan->branch_count, sizeof(*next));
     if (next == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;

@@ -1,20 +1,22 @@
-/* The engine while a schedule is explored.  The engine's threads do not serve
- * streams: calls of the host, the program's own code, do that on the calling
- * thread.  After each call that has queued work, and during each wait, the
- * schedule's strategy either picks a stream and runs the operation at its
- * head, or lets the host continue.  The choices depend only on the seed and
- * the calls, so the same calls lead to the same order on every machine.
+/* The engine while a schedule is explored.  The engine's threads then run only
+ * host functions.  All other operations run in calls of the program, on the
+ * calling thread.  After each call that has queued work, and during each wait,
+ * the schedule's strategy picks a stream and runs the operation at its head,
+ * again and again, until it lets the host continue or the wait is over.  The
+ * choices depend only on the seed and the calls, so the same calls lead to the
+ * same order on every machine.
  *
  * Time is virtual.  It advances when the strategy picks a sleep, and when
  * nothing can run until the limit of a wait.
  *
  * A callable (a Python callable that was submitted to a stream) runs on a
- * thread of its own, but only one thread at a time has the turn.  A thread
- * that has reached a callable's gate "stands": it waits, without the turn,
- * until the callable has ended or itself waits.  While a callable waits, the
- * callable's thread picks the operations.  So what a callable queues and runs
- * has a fixed place in the order.  If several callables could continue, the
- * one that began to stand or to wait last goes first. */
+ * thread of its own, but only one thread at a time has the turn.  When a
+ * stream reaches a callable, the thread that runs the stream's operations
+ * gives up the turn.  It "stands" (waits) until the callable has ended or
+ * waits itself.  While a callable waits, the callable's thread picks the
+ * operations.  So the work that a callable queues, and the work that runs
+ * while it waits, have a fixed place in the order.  If several callables could
+ * continue, the one that began to stand or to wait last goes first. */
 #include "engine.h"
 
 #include <dirent.h>
@@ -27,23 +29,24 @@
 #include <unistd.h>
 
 enum {
-    /* Each time this many queries have found work pending, an operation runs,
-     * so that a loop of queries ends. */
+    /* Each time that this number of queries has found work pending, an
+     * operation runs, so that a loop of queries ends. */
     POLLS = 16,
     /* A callable and the host may wait for each other in ways that the engine
-     * does not see, such as a lock of the program.  So the host waits for a
-     * running callable for at most NAPS * NAP_NS = 0.1 s of real time.
-     * Likewise, while the host runs, callables' waits do not expire for at
-     * most this time.  Both times are up to BUSY times longer while threads of
-     * the process run or wait for a processor. */
+     * does not see, such as for a lock of the program.  So the host waits for
+     * a running callable for at most NAPS * NAP_NS = 0.1 s of real time.
+     * Likewise, the waits of callables, which do not expire while the host
+     * runs, can expire when it has run for that time.  Both times are up to
+     * BUSY times longer while threads of the process run or wait for a
+     * processor. */
     NAPS = 20,
     BUSY = 16,
     NAP_NS = 5 * 1000 * 1000,
     QUESTION_NS = 50 * 1000 * 1000,
 };
 
-/* Initial priorities are at least this number.  A change of priority assigns
- * one below it. */
+/* Initial priorities are at least this number.  Priorities that PS_PCT assigns
+ * later are lower. */
 #define LEAST_RANK ((uint64_t)1 << 32)
 
 /* ---- The random generator: SplitMix64 ---- */
@@ -79,9 +82,9 @@ cpu_lazy_rank(uint64_t seed, unsigned number)
 
 /* ---- Notes ---- */
 
-/* Returns the array of `count` elements with room for one more; it may have
- * moved.  Its room is always a power of two, and at least LEAST.  Returns
- * NULL, and changes nothing, if out of memory. */
+/* Returns the array, which has `count` elements, with room for one more.  The
+ * array may have moved.  Its room is always a power of two, and at least
+ * LEAST.  Returns NULL, and changes nothing, if out of memory. */
 static void *
 grown(void *array, size_t count, size_t size)
 {
@@ -140,8 +143,8 @@ cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
     }
 }
 
-/* Add the note that a step begins: one of the stream, or of the host if stream
- * is NULL. */
+/* Add the note that a step of the stream begins.  If stream is NULL, it is a
+ * step of the host. */
 static void
 note_step_locked(struct cpu_engine *engine, const struct cpu_stream *stream)
 {
@@ -217,9 +220,9 @@ note_operation_locked(struct cpu_engine *engine,
 
 /* ---- Virtual time ---- */
 
-/* The virtual time.  All engines share it, since a program that uses several
- * of them has one time.  It begins at the real time, so that times taken
- * before the schedule can be compared with times of the schedule.
+/* The virtual time.  All engines share it, because a program may use several
+ * of them and compare their times.  It begins at the real time, so that times
+ * taken before the schedule can be compared with times of the schedule.
  * virtual_begin is its value when the schedule began. */
 static _Atomic int64_t virtual_time;
 static int64_t virtual_begin;
@@ -256,15 +259,15 @@ virtual_wait_locked(struct cpu_engine *engine, pthread_cond_t *condition,
     return cpu_monotonic_clock.wait_locked(engine, condition, CPU_FOREVER);
 }
 
-/* The clock of the engine while a schedule is explored.  The worker and timer
- * threads, which then have nothing to do, sleep in wait_locked. */
+/* The clock of the engine while a schedule is explored.  Worker and timer
+ * threads that have nothing to do sleep in wait_locked without a limit. */
 const struct cpu_clock cpu_lazy_clock = {
     .now = cpu_lazy_now,
     .wait_locked = virtual_wait_locked,
 };
 
-/* Sleep until lazy.changed is signalled.  Returns false after this many
- * nanoseconds of real time. */
+/* Sleep until lazy.changed is signalled, but at most for this many nanoseconds
+ * of real time.  Returns false if that time has passed. */
 static bool
 nap_locked(struct cpu_engine *engine, int64_t nanoseconds)
 {
@@ -288,9 +291,10 @@ is_asleep(const struct cpu_stream *stream)
 }
 
 /* Give the stream its number, and move it to the front of the device's list.
- * So the list has the used streams in the order of their first use, the latest
- * first.  The order of their creation would not do: core pools native streams,
- * so that order may differ in the next run. */
+ * So the list has the used streams in the order in which they were first used,
+ * the latest first.  Otherwise it would have them in the order of their
+ * creation.  That order may differ in the next run, because core pools native
+ * streams. */
 static void
 lazy_used_locked(struct cpu_stream *stream)
 {
@@ -409,9 +413,10 @@ source_of(const struct cpu_goal *goal)
     return goal->stream != NULL ? goal->stream : goal->record->source;
 }
 
-/* Returns the stream whose head must run next so that this stream's work gets
- * done: follows the waits from stream to stream.  NULL if a callable must end
- * first, or if the last stream has no operation left. */
+/* Returns the stream whose head must run next so that the work of `stream`
+ * gets done.  To find it, follows the waits from stream to stream.  Returns
+ * NULL if a callable or a host function must end first, or if the stream that
+ * was found has no operation left. */
 static struct cpu_stream *
 needed_locked(struct cpu_stream *stream)
 {
@@ -426,8 +431,9 @@ needed_locked(struct cpu_stream *stream)
     return stream->first != NULL && !stream->handed ? stream : NULL;
 }
 
-/* As needed_locked, for the stream that leads to the goal.  If goal is NULL,
- * because it is not known, returns the stream whose head was queued first. */
+/* Returns the stream whose head must run next so that the goal is reached;
+ * NULL as in needed_locked.  If goal is NULL, which means that it is not
+ * known, returns the stream whose head was queued first. */
 static struct cpu_stream *
 pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
 {
@@ -481,7 +487,7 @@ pick_given_locked(struct cpu_engine *engine, bool blocked)
     return picked;
 }
 
-/* Returns the stream that the schedule serves next.  NULL if the host
+/* Returns the stream that the schedule serves next.  Returns NULL if the host
  * continues, or if no stream can be served.  blocked: whether the caller
  * waits, so that the host cannot continue. */
 static struct cpu_stream *
@@ -513,9 +519,9 @@ pick_locked(struct cpu_engine *engine, bool blocked)
 
 /* ---- Steps ---- */
 
-/* Count a step of a stream or of the host.  what: the number of the operation,
- * 0 for the host.  *rank: the priority of the stream or host, which is changed
- * if this step is one of the random ones for PS_PCT. */
+/* Count a step of a stream or of the host.  what: the number of the operation;
+ * 0 for the host.  *rank: the priority of the stream or host.  It is changed
+ * if PS_PCT changes a priority at this step. */
 static void
 count_step_locked(struct cpu_engine *engine, uint64_t what, uint64_t *rank)
 {
@@ -588,7 +594,8 @@ callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     const struct ps_blocked *blocked;
     LIST_FOREACH (blocked, &lazy->blocked, neighbours) {
         /* If the calling thread runs a callable, the entries behind its own
-         * are of threads that began to wait earlier, so they go after it. */
+         * belong to threads that began to wait earlier, so those threads go
+         * after it. */
         later = later && (blocked != self || !blocked->callable);
         listed += blocked->callable;
         precede |= later && blocked->callable && !is_parked(blocked);
@@ -596,8 +603,8 @@ callables_precede(const struct cpu_lazy *lazy, const struct ps_blocked *self)
     return precede || lazy->callables > listed;
 }
 
-/* Returns whether another callable than the calling thread's is running, and
- * so may do something although no operation can run.  self: as for
+/* Returns whether a callable other than the calling thread's is running.  Such
+ * a callable may make progress although no operation can run.  self: as for
  * callables_precede. */
 static bool
 others_run(const struct cpu_lazy *lazy, const struct ps_blocked *self)
@@ -611,8 +618,8 @@ others_run(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 }
 
 /* Returns whether a waiting callable may continue although no operation can
- * run: because the program may call released(), or because the callable's wait
- * may expire. */
+ * run.  It may if it waits in hold(), because the program may call released(),
+ * or if its wait may expire. */
 static bool
 any_may_go_on(const struct cpu_lazy *lazy)
 {
@@ -625,8 +632,8 @@ any_may_go_on(const struct cpu_lazy *lazy)
     return may;
 }
 
-/* Returns the waiting thread whose wait expires first.  NULL if no wait has a
- * limit. */
+/* Returns the entry of the waiting thread whose wait expires first.  Returns
+ * NULL if no wait has a limit. */
 static const struct ps_blocked *
 first_to_expire(const struct cpu_lazy *lazy)
 {
@@ -641,7 +648,7 @@ first_to_expire(const struct cpu_lazy *lazy)
     return first;
 }
 
-/* Returns whether the calling thread runs a callable while the host does not
+/* Returns whether the calling thread runs a callable and the host does not
  * wait. */
 static bool
 host_runs(const struct cpu_lazy *lazy, const struct ps_blocked *self)
@@ -655,8 +662,8 @@ host_runs(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 }
 
 /* Returns whether the calling thread's wait expires next.  A callable's wait
- * does not expire while the host runs, unless the host takes too long: then
- * the host may be waiting for something that the engine does not see. */
+ * does not expire while the host runs, unless the host runs too long.  In that
+ * case the host may be waiting for something that the engine does not see. */
 static bool
 expires_next(const struct cpu_lazy *lazy, const struct ps_blocked *self)
 {
@@ -694,8 +701,9 @@ cpu_lazy_host_waits_locked(struct cpu_engine *engine,
     }
 }
 
-/* Call this when something has changed.  Threads that found nothing to run
- * look again: they are no longer parked, and move to the front of the list. */
+/* Call this when something has changed for which a waiting thread may look.
+ * Threads that found nothing to run are no longer parked, so that they look
+ * again, and move to the front of the list. */
 static void
 changed_locked(struct cpu_lazy *lazy)
 {
@@ -724,7 +732,7 @@ is_runnable(const char *thread)
     size_t length = fread(text, 1, sizeof(text) - 1, file);
     fclose(file);
     text[length] = '\0';
-    /* The state is behind the thread's name, which is in parentheses and may
+    /* The state follows the thread's name, which is in parentheses and may
      * contain any characters. */
     const char *name_end = strrchr(text, ')');
     return name_end != NULL && strncmp(name_end, ") R", 3) == 0;
@@ -750,8 +758,9 @@ others_are_runnable(void)
     return found;
 }
 
-/* Returns the weight of a nap during which nothing changed: 1 if the machine
- * may just be busy, else BUSY. */
+/* Returns the weight of a nap during which nothing changed.  It is 1 if the
+ * machine may just be busy, and BUSY otherwise.  Releases the lock
+ * meanwhile. */
 static unsigned
 weigh_nap_locked(struct cpu_engine *engine)
 {
@@ -762,8 +771,9 @@ weigh_nap_locked(struct cpu_engine *engine)
 }
 
 /* Call this if a callable's thread has found nothing to run.  If the host
- * runs, and NAP_NS have passed since the last time, adds a nap to lazy->naps
- * and returns true; the lock was released meanwhile.  Else returns false. */
+ * runs, and NAP_NS have passed since the last nap was counted, adds the weight
+ * of a nap to lazy->naps and returns true.  The lock is released meanwhile.
+ * Otherwise returns false. */
 static bool
 count_nap_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
@@ -797,9 +807,10 @@ stand_locked(struct cpu_engine *engine, const struct ps_blocked *self)
     }
 }
 
-/* If the calling thread runs a callable, add an entry for it to the list of
- * waiting threads, for the time while it stands.  Returns the entry; NULL for
- * other threads, which need none. */
+/* If the calling thread runs a callable, add `standing` to the list of waiting
+ * threads as its entry, for the time while it stands.  Returns the entry.
+ * Returns NULL if the thread runs no callable, because it needs no entry
+ * then. */
 static struct ps_blocked *
 begin_standing_locked(struct cpu_engine *engine, struct ps_blocked *standing)
 {
@@ -828,8 +839,8 @@ await_callables_locked(struct cpu_engine *engine)
     }
 }
 
-/* Call the function of the callable's gate at the head of the stream.  From
- * here on, the callable's thread may call the engine at any time. */
+/* Call the function of the gate at the head of the stream.  As soon as the
+ * function is called, the callable's thread may call the engine. */
 static void
 enter_locked(struct cpu_stream *stream)
 {
@@ -852,8 +863,8 @@ enter_locked(struct cpu_stream *stream)
     pthread_mutex_lock(&engine->lock);
 }
 
-/* Do the operation at the head of the stream.  Returns false in a forked
- * child; see cpu_stream_serve_locked. */
+/* Execute the operation at the head of the stream, which the caller has taken.
+ * Returns false in a forked child; see cpu_stream_serve_locked. */
 static bool
 serve_locked(struct cpu_stream *stream)
 {
@@ -995,9 +1006,9 @@ is_live_locked(struct cpu_engine *engine, const struct cpu_stream *wanted)
     return false;
 }
 
-/* The program seems to poll in a loop.  Run an operation, so that the loop can
- * end.  This makes the notes incomplete, because there are infinitely many
- * orders with more or fewer polls. */
+/* Called when the program seems to poll in a loop.  Runs an operation, so that
+ * the loop can end.  The notes are incomplete then, because there are
+ * infinitely many orders with more or fewer polls. */
 static void
 end_polling_locked(struct cpu_engine *engine)
 {
@@ -1017,8 +1028,8 @@ end_polling_locked(struct cpu_engine *engine)
     }
     if (stream == NULL && !cpu_lazy_is_callable(engine)) {
         /* No work can end the loop, so the program may be polling for
-         * something else, such as the end of a callable's wait.  Let such
-         * waits expire. */
+         * something else, such as the end of a callable's wait.  Let the waits
+         * of callables expire. */
         lazy->naps = NAPS * BUSY;
     }
     if (stream != NULL && run_locked(stream) && lazy->asked.noted) {
@@ -1090,8 +1101,8 @@ cpu_lazy_arrived_locked(struct cpu_engine *engine)
 
 /* ---- The driver ---- */
 
-/* Returns the stream whose last queued operation has this ticket; NULL if that
- * operation has run. */
+/* Returns the stream whose last operation has this ticket.  Returns NULL if
+ * that operation has run. */
 static const struct cpu_stream *
 queued_last_locked(struct cpu_engine *engine, uint64_t ticket)
 {
@@ -1163,7 +1174,7 @@ describe_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
     }
 }
 
-/* Called when no operation can run: wait for other threads, or until a limit
+/* Called when no operation can run.  Waits for other threads, or until a limit
  * expires.  Returns PS_SUCCESS if the caller must look for work again. */
 static ps_status
 wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
@@ -1303,7 +1314,7 @@ cpu_lazy_ending_locked(struct cpu_engine *engine)
 void
 cpu_lazy_ended_locked(struct cpu_engine *engine)
 {
-    /* If the count is 0, the callable called ending() before this schedule
+    /* If the count is 0, the callable has called ending() before this schedule
      * began. */
     if (engine->lazy.ending_callables > 0) {
         engine->lazy.ending_callables--;
@@ -1341,7 +1352,7 @@ advance_once_locked(struct cpu_engine *engine,
     }
     struct cpu_stream *stream = pick_locked(engine, true);
     if (stream == NULL) {
-        /* If the thread was woken, report progress: it must check its wait
+        /* If the thread was woken, report progress, so that it checks its wait
          * before work is picked for it. */
         bool others = lazy->callables > lazy->ending_callables;
         bool stuck = deadline == CPU_FOREVER && !any_may_go_on(lazy);
@@ -1453,8 +1464,8 @@ cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256])
     return false;
 }
 
-/* Drop the operation at the head of a ready stream: change it so that it does
- * nothing when it runs, and cannot fail. */
+/* Drop the operation at the head of a ready stream.  For this, change the
+ * operation so that it does nothing when it runs, and cannot fail. */
 static void
 drop_locked(struct cpu_stream *stream)
 {
@@ -1493,7 +1504,7 @@ cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end)
     lazy->ending = drop;
     lazy->asked.noted = lazy->asked.noted && !drop;
     bool given = lazy->asked.noted;
-    /* From here on the host counts as waiting. */
+    /* The host counts as waiting now, so let the waits of callables expire. */
     lazy->naps = NAPS * BUSY;
     while (cpu_lazy_pending_locked(engine, text) || lazy->callables > 0) {
         struct cpu_stream *stream = lazy->busy ? NULL
