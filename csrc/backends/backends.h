@@ -224,7 +224,7 @@ struct ps_schedule_result {
 enum ps_progress {
     PS_RAN, /* an operation ran, or another thread has made progress */
     /* No operation can run now, but a callable or the host is running, or
-     * another thread has the turn before the caller. */
+     * another thread must continue before the caller. */
     PS_RUNNING,
     /* No operation can run before the caller's wait expires, and no other wait
      * expires earlier. */

@@ -166,14 +166,14 @@ struct cpu_stream {
      * streams of a graph's launch.  For a thread's default stream, the name
      * that thread_stream returns. */
     ps_handle handle;
-    /* Points to the `known` of the stream's slot or, for the device's default
-     * stream, to the device's.  NULL if the stream was destroyed or is
-     * temporary. */
+    /* Points to the `known` of the stream's slot or, for a default stream, of
+     * its device.  NULL if the stream was destroyed or is temporary. */
     _Atomic int64_t *known;
     /* Constant; NULL if the stream is in no partition. */
     struct cpu_partition *partition;
-    /* The first failure of the stream's work, else PS_SUCCESS.  Only the
-     * thread that serves the stream changes it. */
+    /* The first failure of the stream's work; PS_SUCCESS if none has failed.
+     * While the stream is served, only the thread that serves it changes
+     * this. */
     ps_status status;
     bool reported; /* whether a synchronize call has returned `status` */
     /* Whether the stream was destroyed; it is freed when it is idle and no
@@ -470,8 +470,8 @@ extern pthread_key_t cpu_times_key;
 /* Returns the calling thread's value of cpu_times_key, and sets it to NULL. */
 struct ps_times *cpu_times_take(void);
 
-/* Store the current time as the begin, or as the end, of the operation.
- * `times` of the operation must not be NULL. */
+/* These store the current time as the begin, or as the end, of the operation.
+ * The operation's `times` must not be NULL. */
 void
 cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation);
 void cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation);
@@ -830,9 +830,9 @@ struct cpu_lazy {
     /* Whether running callables have taken so long that no thread waits for
      * them any more. */
     bool impatient;
-    /* naps tells for how long callables have been waiting while the host ran;
-     * see weigh_nap_locked.  nap is the real time at which naps was last
-     * increased. */
+    /* naps measures for how long callables have been waiting while the host
+     * ran: it is a sum of results of weigh_nap_locked.  nap is the real time
+     * at which naps was last increased. */
     unsigned naps;
     int64_t nap;
     /* How many callables and host functions run, and how many of them have
@@ -944,9 +944,8 @@ uint64_t cpu_lazy_rank(uint64_t seed, unsigned number);
 /* Returns whether the calling thread runs a callable of a stream of this
  * engine. */
 bool cpu_lazy_is_callable(const struct cpu_engine *engine);
-/* Let the callables that have the turn continue before the calling thread
- * does.  Returns when no such callable is left, or when they have taken too
- * long. */
+/* Let the callables that can continue do so before the calling thread
+ * continues.  Also returns if they take too long. */
 void cpu_lazy_await_locked(struct cpu_engine *engine);
 /* Wake the threads that wait for something other than work, so that they check
  * whether their wait is over. */

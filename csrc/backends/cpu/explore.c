@@ -280,8 +280,8 @@ hide_failures_locked(struct cpu_device *device)
 }
 
 /* Restore the failures from before the schedule.  If the schedule's own work
- * has failed, that failure takes precedence, unless `drop` is true.  In that
- * case it is forgotten. */
+ * has failed, that failure takes precedence, unless `drop` is true.  If `drop`
+ * is true, the failures of the schedule's own work are forgotten. */
 static void
 show_failures_locked(struct cpu_device *device, bool drop)
 {

@@ -378,7 +378,8 @@ add_plan_locked(struct cpu_stream *stream, const struct cpu_plan *other)
     return PS_SUCCESS;
 }
 
-/* End the capture and release its streams.  Fails if a stream is not joined.
+/* End the capture and release its streams.  Returns the capture's status, or
+ * PS_ERROR_CAPTURE_UNJOINED if a stream is not joined.
  *
  * A stream counts as joined if another stream of the capture waits for its
  * last operation.  That wait is itself an operation of the other stream.  So

@@ -701,8 +701,8 @@ cpu_lazy_host_waits_locked(struct cpu_engine *engine,
     }
 }
 
-/* Call this when something has changed for which a waiting thread may look.
- * Threads that found nothing to run are no longer parked, so that they look
+/* Call this when a change may allow waiting threads to continue.  The threads
+ * that have found nothing to run are no longer parked, so that they look
  * again, and move to the front of the list. */
 static void
 changed_locked(struct cpu_lazy *lazy)
@@ -758,9 +758,9 @@ others_are_runnable(void)
     return found;
 }
 
-/* Returns the weight of a nap during which nothing changed.  It is 1 if the
- * machine may just be busy, and BUSY otherwise.  Releases the lock
- * meanwhile. */
+/* Returns the weight of a nap, a sleep of NAP_NS during which nothing changed.
+ * The weight is 1 if the machine may just be busy, and BUSY otherwise.  The
+ * lock is released meanwhile. */
 static unsigned
 weigh_nap_locked(struct cpu_engine *engine)
 {
