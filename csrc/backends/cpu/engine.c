@@ -389,9 +389,9 @@ fork_child(void)
 }
 
 /* Add the engine to the list, and create its keys.  Keys are used instead of
- * thread-local variables, because if there is no memory for a new thread's
- * variables, the process aborts.  Returns false if there are too many engines
- * or no key is left. */
+ * thread-local variables, because the process aborts if there is no memory for
+ * the thread-local variables of a new thread.  Returns false if there are too
+ * many engines, no key is left, or memory is short. */
 static bool
 add_locked(struct cpu_engine *engine)
 {

@@ -54,8 +54,9 @@ event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
     return PS_SUCCESS;
 }
 
-/* Create an interprocess event if `exported` is NULL.  Otherwise open the
- * event of another process that has this interprocess handle. */
+/* Create an interprocess event if `exported` is NULL.  Otherwise `exported` is
+ * the interprocess handle of an event that another process has created; open
+ * that event. */
 static ps_status
 shared_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                   const unsigned char *exported, ps_handle *handle)
@@ -175,8 +176,8 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
 }
 
 /* Replace the time of an event that is known to be done with the present time.
- * `known` is the present value in the event's slot.  Returns false if the slot
- * has another value by now. */
+ * `known` is the value that the caller has read from the event's slot.
+ * Returns false if the slot has another value by now. */
 static bool
 event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
 {
