@@ -15,24 +15,25 @@ enum {
      * asked. */
     PS_ERROR_NOT_KNOWN = 1004,
     /* The work is on another thread's default stream.  A thread can wait for
-     * such a stream only with an event that was recorded on it, and none was
-     * recorded after the latest work. */
+     * such work only with an event that was recorded on the stream, and no
+     * event was recorded after the latest work. */
     PS_ERROR_LAGS = 1005,
 
     /* The statuses below mean that the state of a ps_graph does not permit the
      * call. */
 
-    /* A capture into the graph is in progress or has ended; the graph was not
-     * reset since. */
+    /* A capture into the graph is in progress, or it has ended and the graph
+     * was not reset afterwards. */
     PS_ERROR_GRAPH_TAKEN = 1010,
     /* No capture into the graph is in progress. */
     PS_ERROR_GRAPH_IDLE = 1011,
-    /* The stream does not belong to the graph's capture or device. */
+    /* The stream does not belong to the graph's capture or to its device, or
+     * the two graphs of the call belong to different devices. */
     PS_ERROR_GRAPH_STREAM = 1012,
     /* No work was captured into the graph. */
     PS_ERROR_GRAPH_EMPTY = 1013,
-    /* The graph cannot be instantiated again: its native graph was dropped
-     * after the first time. */
+    /* The graph cannot be instantiated again, because its native graph was
+     * dropped after the first instantiation. */
     PS_ERROR_GRAPH_FINAL = 1014,
     /* The stream on which the graph is launched or uploaded is being
      * captured. */

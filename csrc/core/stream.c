@@ -61,8 +61,8 @@ pool_take(struct ps_device *device, int place, const struct ps_stream *like,
     return found;
 }
 
-/* If the pool is full, move one of its native streams to *taken.  Repeated
- * calls take the places of the pool in turn. */
+/* If the pool is full, move one of its native streams to *taken; otherwise
+ * return false.  Repeated calls go through the places of the pool in turn. */
 static bool
 pool_take_surplus(struct ps_device *device, struct ps_pooled_stream *taken)
 {
@@ -97,13 +97,14 @@ make_room_locked(struct ps_device *device)
     return pool != NULL;
 }
 
-/* Put the native stream into the pool, or destroy it if memory is short.
- * `owner` is the stream that owned it, or NULL.
+/* Put the native stream into the pool, or destroy it if memory is short.  If
+ * `owner`, the ps_stream that owned it, is not NULL, remove the owner from the
+ * device's list of streams.
  *
- * Once the device's list of streams is empty, another thread may reuse an
- * emulation that was left, and reset the device.  So the native stream enters
- * the pool and the owner leaves the list under one lock, and the device is not
- * accessed afterwards, except when memory is short. */
+ * As soon as that list is empty, another thread may reset the device in order
+ * to reuse the emulation that has the device.  So the native stream is put
+ * into the pool and the owner is removed from the list under one lock, and the
+ * device is not accessed afterwards, except when memory is short. */
 static void
 pool_give(struct ps_device *device, const struct ps_pooled_stream *given,
           struct ps_stream *owner)
@@ -145,7 +146,7 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 
 /* Find an idle native stream with the right priority and blocking flag in the
  * pool, and give it to the stream.  Checks the last place of the pool and then
- * the first ones, LOOKED_AT in all. */
+ * the first places, at most LOOKED_AT places in all. */
 static void
 recycle(struct ps_stream *stream)
 {
@@ -162,7 +163,7 @@ recycle(struct ps_stream *stream)
 
 /* While the pool is full, destroy native streams in it that are idle.  Called
  * before a native stream is created or given to the pool.  Each call checks
- * two, so that idle ones do not accumulate. */
+ * two native streams, so that idle ones do not accumulate. */
 static void
 pool_trim(struct ps_device *device)
 {
@@ -266,9 +267,9 @@ ps_thread_has(const struct ps_stream *stream)
     return own != NULL;
 }
 
-/* Query another thread's default stream.  Once that thread has ended, the
- * event of_thread.latest stands for all work of the stream, and is queried.
- * Until then, returns PS_ERROR_NOT_READY. */
+/* Query another thread's default stream.  Returns PS_ERROR_NOT_READY until
+ * that thread has ended.  After that, the event of_thread.latest stands for
+ * all work of the stream, so this queries the event. */
 __attribute__((cold, noinline)) static ps_status
 query_remote(struct ps_stream *stream)
 {
@@ -443,8 +444,8 @@ ps_stream_unref(struct ps_stream *stream)
 
 /* ---- From a handle to a stream ---- */
 
-/* Take a reference.  Returns false if there is none left: another thread is
- * dropping the last one. */
+/* Take a reference.  Returns false if the count is 0, because another thread
+ * has dropped the last reference and is releasing the stream. */
 static bool
 try_ref(struct ps_stream *stream)
 {
@@ -645,8 +646,8 @@ ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event)
     return PS_SUCCESS;
 }
 
-/* Capture a wait for an external event, which each launch of the graph
- * executes.  The event may be recorded for the first time after the capture,
+/* Capture a wait for an external event.  Each launch of the graph executes
+ * this wait.  The event may be recorded for the first time after the capture,
  * so it gets its native event here. */
 static ps_status
 wait_external(struct ps_stream *stream, struct ps_event *event)

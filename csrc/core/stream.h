@@ -1,7 +1,8 @@
-/* Streams.  References to a stream are counted.  A native stream is the
- * backend's, named by a handle.  An owned stream has a native stream of its
- * own, which returns to the device's pool when the last reference is dropped,
- * on any thread. */
+/* Streams.  The references to a ps_stream are counted.  A native stream is a
+ * stream of the backend, which a handle identifies.  An owned stream is a
+ * ps_stream with a native stream of its own.  When the last reference to the
+ * ps_stream is dropped, on any thread, the native stream returns to the
+ * device's pool. */
 #ifndef PYSTREAMS_CORE_STREAM_H
 #define PYSTREAMS_CORE_STREAM_H
 
@@ -25,10 +26,11 @@ enum ps_stream_kind {
      * thread_stream.h. */
     PS_STREAM_CALLERS = -1,
     PS_STREAM_DEFAULT,
-    /* References are counted only for the kinds from here on. */
-    PS_STREAM_OWNED,
-    PS_STREAM_EXTERNAL,
-    PS_STREAM_THREADS, /* a thread's default stream */
+    /* References are counted only for streams of the kinds below.  Streams of
+     * the two kinds above are parts of struct ps_device. */
+    PS_STREAM_OWNED,    /* has a native stream of its own */
+    PS_STREAM_EXTERNAL, /* was made from a handle; see ps_stream_wrap */
+    PS_STREAM_THREADS,  /* a thread's default stream */
 };
 
 struct ps_stream {
@@ -39,9 +41,9 @@ struct ps_stream {
     struct ps_device *device;
     ps_handle handle;
     /* A number that identifies the stream among the device's streams, on every
-     * thread.  It is the handle; but for a thread's default stream, whose
-     * handle is the same on all threads, it is the name from the backend's
-     * thread_stream. */
+     * thread.  It is the handle, except for a thread's default stream: such a
+     * stream has the same handle on all threads, so its identity is the name
+     * that the backend's thread_stream returned. */
     ps_handle identity;
     int priority;
     /* Whether the stream was created to serialize with the default stream. */
@@ -52,7 +54,8 @@ struct ps_stream {
     /* The number of Python callables that were submitted to the stream and are
      * not done.  The mutex of the queue in submit.c guards it. */
     unsigned jobs;
-    /* A name for people, in UTF-8; NULL if the stream has none.  Constant. */
+    /* A name for people, in UTF-8; NULL if the stream has none.  It never
+     * changes. */
     char *name;
     /* Only for an external stream: release_owner(owner) is called when the
      * stream is freed.  release_owner may be NULL. */
@@ -64,26 +67,28 @@ struct ps_stream {
     /* The stream's place in the device's list.  The device's mutex guards
      * it. */
     LIST_ENTRY(ps_stream) neighbours;
-    /* A reference to the partition of the stream; NULL if it is in none. */
+    /* A reference to the stream's partition; NULL if the stream is in no
+     * partition. */
     struct ps_partition *partition;
-    /* The next in the device's list `deferred`. */
+    /* The next stream in the device's list `deferred`. */
     struct ps_stream *next_deferred;
     /* Only for a thread's default stream; see thread_stream.h. */
     struct {
-        /* An event that is recorded on the stream after work that uses blocks,
-         * and when the thread ends.  Other threads wait for it. */
+        /* An event with which other threads can wait for the stream.  It is
+         * recorded after work that uses blocks of memory has been queued, and
+         * when the thread ends. */
         struct ps_event *latest;
         atomic_bool lags;   /* the latest attempt to record `latest` failed */
         atomic_bool ended;  /* the thread has ended */
-        atomic_bool adrift; /* its capture goes on, but the graph was freed */
+        atomic_bool adrift; /* the graph that is capturing it was freed */
         struct ps_stream *next; /* the thread's next stream; only the thread
                                    itself uses this */
     } of_thread;
-    /* For retired blocks (see memory.h).  `first` to `last`: the list of their
-     * uses by this stream that are not over, the oldest first.  `held`: a list
-     * of blocks that no work uses but that cannot be freed yet; finish() in
-     * memory.c says why.  The mutex of the runtime's pool guards all of
-     * this. */
+    /* For retired blocks (see memory.h).  `first` and `last` are the ends of
+     * the list of this stream's uses of retired blocks that are not over, the
+     * oldest use first.  `held` is a list of blocks that no work uses any
+     * more, but that cannot be freed yet; finish() in memory.c says why.  The
+     * mutex of the runtime's pool guards all members of this struct. */
     struct {
         struct ps_block_use *first;
         struct ps_block_use *last;
@@ -113,8 +118,8 @@ ps_stream_create(struct ps_device *device, int priority, bool blocking,
 ps_status ps_stream_blocking(struct ps_stream *stream, int *blocking);
 
 /* As ps_stream_create, for a stream of the partition.  Its native stream never
- * returns to the pool, because it would keep the partition from being
- * destroyed. */
+ * returns to the pool, because in the pool it would keep the partition from
+ * being destroyed. */
 ps_status ps_partition_stream(struct ps_partition *partition, int priority,
                               const char *name, struct ps_stream **stream);
 
@@ -130,9 +135,10 @@ ps_stream_name(const struct ps_stream *stream)
 /* Make an external stream from the handle of a native stream that another
  * owner manages.  After success, release_owner(owner) is called when the last
  * reference to the new stream is dropped.  If a live owned stream has this
- * handle, the new stream keeps that one alive.  If owner is NULL, no new
- * stream is made in this case: *stream is the owned stream itself.  Returns
- * PS_ERROR_INVALID_HANDLE for the handle of a pooled stream. */
+ * handle, the new stream holds a reference to that owned stream.  But if owner
+ * is also NULL, no new stream is made, and *stream becomes a new reference to
+ * the owned stream.  Returns PS_ERROR_INVALID_HANDLE for the handle of a
+ * pooled stream. */
 ps_status
 ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
@@ -171,8 +177,8 @@ ps_stream_drop_shared(struct ps_stream *stream)
 __attribute__((cold)) bool ps_thread_has(const struct ps_stream *stream);
 
 /* Returns whether this is a default stream of another thread, or of a thread
- * that has ended.  No member may be called with its handle, because on this
- * thread the handle means this thread's own stream. */
+ * that has ended.  No member of the backend may be called with its handle,
+ * because on this thread the handle means this thread's own stream. */
 static inline bool
 ps_stream_is_remote(const struct ps_stream *stream)
 {
@@ -199,35 +205,35 @@ ps_status ps_stream_query(struct ps_stream *stream);
 ps_status
 ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit);
 
-/* As ps_stream_query, for core's own housekeeping: the query invalidates no
- * capture in progress.  Returns PS_ERROR_NOT_READY also if the stream is being
- * captured, or is the default stream of another thread that has not ended.
- * The query may invalidate a capture only if another thread begins to capture
- * this stream during the call. */
+/* As ps_stream_query, for core's own housekeeping.  Returns PS_ERROR_NOT_READY
+ * also if the stream is being captured, or is the default stream of another
+ * thread that has not ended.  Invalidates no capture, unless another thread
+ * begins to capture this stream during the call. */
 ps_status ps_stream_query_quietly(struct ps_stream *stream);
 
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
 
-/* The first step of ps_stream_wait_event.  If core knows that no wait needs to
- * be queued, returns PS_SUCCESS, and the wait is complete.  Otherwise returns
- * PS_ERROR_NOT_KNOWN.  Calls no backend. */
+/* The first step of ps_stream_wait_event.  Returns PS_SUCCESS if core knows
+ * that no wait needs to be queued; the second step is then left out.  Returns
+ * PS_ERROR_NOT_KNOWN if the second step is needed.  Calls no backend. */
 ps_status
 ps_stream_wait_known(struct ps_stream *stream, struct ps_event *event);
 
-/* The second step of ps_stream_wait_event: queues the wait.  Call this if
- * ps_stream_wait_known returns PS_ERROR_NOT_KNOWN. */
+/* The second step of ps_stream_wait_event, which queues the wait.  Call this
+ * if ps_stream_wait_known returned PS_ERROR_NOT_KNOWN. */
 ps_status
 ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event);
 
-/* Make work that is queued on the stream from here on wait for the event's
- * latest record before this call.  Calls no backend if that record is known to
- * be done.  Enqueues.  If the stream is being captured, an external event
- * without a native event gets one; only then may the call block. */
+/* Make all work that is queued on the stream after this call wait for the
+ * event's latest record.  Records that are made after this call do not matter.
+ * Calls no backend if the latest record is known to be done.  Enqueues.  If
+ * the stream is being captured and the event is external, a native event is
+ * created if the event has none.  Only in this case may the call block. */
 ps_status
 ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 
-/* Make work that is queued on `stream` from here on wait for all work that is
- * queued on `other` now.  Enqueues. */
+/* Make all work that is queued on `stream` after this call wait for all work
+ * that was queued on `other` before this call.  Enqueues. */
 ps_status
 ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 

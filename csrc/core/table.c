@@ -148,8 +148,9 @@ ps_table_member(const struct ps_backend *backend, int index, bool *present)
     return members[index].name;
 }
 
-/* Returns the name of the first member of the group that the table has, if
- * `there` is true, or lacks, if `there` is false.  NULL if there is none. */
+/* If `there` is true, returns the name of the group's first member that the
+ * table has; otherwise, the name of the group's first member that the table
+ * lacks.  Returns NULL if there is no such member. */
 static const char *
 first(const struct ps_backend *backend, const char *group, bool there)
 {

@@ -17,18 +17,21 @@ struct ps_refusal {
 __attribute__((format(printf, 2, 3))) ps_status
 ps_refuse(struct ps_refusal *refusal, const char *format, ...);
 
-/* Complete a table that was compiled with an older backend.h.  *result is the
- * table itself if it is complete; else a copy, in which the missing members
- * are NULL and which the caller frees.  Returns PS_ERROR_INVALID_VALUE, with
- * the reason, if struct_size is not that of any version of backend.h; then
- * nothing else of the table is read.  Also returns PS_ERROR_OUT_OF_MEMORY. */
+/* Complete a table that was compiled with an older backend.h.  If the table is
+ * complete already, *result becomes the table itself.  Otherwise *result
+ * becomes a copy in which the missing members are NULL; the caller must free
+ * the copy.  Returns PS_ERROR_INVALID_VALUE, with the reason, if struct_size
+ * cannot be that of any version of backend.h; no other member of the table is
+ * read in this case.  Returns PS_ERROR_OUT_OF_MEMORY if there is no memory for
+ * the copy. */
 ps_status ps_table_complete(const struct ps_backend *backend,
                             const struct ps_backend **result,
                             struct ps_refusal *refusal);
 
 /* Check a complete table.  Returns PS_ERROR_INVALID_VALUE, with the reason, if
- * a required member is missing, only a part of an optional group is present,
- * the name is malformed or the device type is negative. */
+ * a required member is missing, an optional group is only partly present, a
+ * member is missing that another one needs, the name is malformed or the
+ * device type is negative. */
 ps_status
 ps_table_check(const struct ps_backend *backend, struct ps_refusal *refusal);
 

@@ -107,8 +107,8 @@ ps_thread_stream_recover(struct ps_stream *stream)
     }
 }
 
-/* Record the stream's event of_thread.latest.  The call is marked as the
- * library's own for observers. */
+/* Record the stream's event of_thread.latest.  Observers can see that this is
+ * a call of the library's own. */
 static ps_status
 record(struct ps_stream *stream)
 {
@@ -136,8 +136,8 @@ ps_thread_stream_latest(struct ps_stream *stream, struct ps_event **latest)
                                                           : PS_SUCCESS;
 }
 
-/* Record the stream's event at the end of the thread.  Waits for room if the
- * queue is full. */
+/* Record the stream's event at the end of the thread.  If the queue is full,
+ * waits until it has room. */
 static ps_status
 record_last(struct ps_stream *stream)
 {
@@ -157,17 +157,18 @@ finish(struct ps_stream *stream)
     enum ps_capture_mode mode =
         ps_capture_mode_swap(device->runtime, PS_CAPTURE_RELAXED);
     bool own = ps_own_begin(device->runtime);
-    /* A failure need not be handled: the backend reports it at the next wait
-     * for the device. */
+    /* A failure need not be handled here, because the backend reports it again
+     * at the next wait for the device. */
     (void)PS_CALL(device, stream_synchronize, stream->handle, NULL);
     ps_own_end(own);
     ps_capture_mode_swap(device->runtime, mode);
 }
 
-/* Called at the end of a thread: record the stream's event behind all of its
- * work.  If that fails, no thread can find out any more when the work is done,
- * so mark the event as captured: such an event never counts as done.  First
- * waits for the work if the backend has PS_BACKEND_THREADS_FINISH. */
+/* Called at the end of a thread.  If the backend has
+ * PS_BACKEND_THREADS_FINISH, first waits for the stream's work.  If work is
+ * still pending, records the stream's event after it.  If that is impossible,
+ * no thread can find out any more when the work is done.  The event is then
+ * marked as captured, because a captured event never counts as done. */
 static void
 record_end(struct ps_stream *stream)
 {

@@ -1,7 +1,7 @@
 /* The default streams of threads.  The handle PS_STREAM_PER_THREAD means a
- * different stream on each thread.  So only its own thread may call the
- * backend with the handle of a PS_STREAM_THREADS stream.  Other threads use
- * events that were recorded on the stream. */
+ * different stream on each thread.  So the backend may be called with the
+ * handle of a PS_STREAM_THREADS stream only on that stream's own thread.
+ * Other threads use events that were recorded on the stream. */
 #ifndef PYSTREAMS_CORE_THREAD_STREAM_H
 #define PYSTREAMS_CORE_THREAD_STREAM_H
 
@@ -26,16 +26,17 @@ struct ps_stream *ps_thread_stream(struct ps_device *device);
 ps_status ps_thread_stream_create(struct ps_device *device, const char *name,
                                   struct ps_stream **stream);
 
-/* End the capture of this default stream of the calling thread, if another
- * thread has freed the graph that was capturing it.  May block. */
+/* If another thread has freed the graph that was capturing this stream, end
+ * the capture.  The stream must be a default stream of the calling thread.
+ * May block. */
 void ps_thread_stream_recover(struct ps_stream *stream);
 
-/* End the calling thread's default streams of the runtime; of all runtimes if
- * it is NULL.  Call this when the thread ends, or will not use these streams
- * any more.  Call ps_memory_sweep first, because only this thread can free
- * memory on these streams.  Waits for the streams' work if the backend has
- * PS_BACKEND_THREADS_FINISH.  A failure is stored for ps_runtime_take_failure.
- * May block. */
+/* End the calling thread's default streams of the runtime, or of all runtimes
+ * if `runtime` is NULL.  Call this when the thread ends, or will not use these
+ * streams any more.  Call ps_memory_sweep first, because only this thread can
+ * free memory on these streams.  Waits for the streams' work if the backend
+ * has PS_BACKEND_THREADS_FINISH.  A failure is stored for
+ * ps_runtime_take_failure. May block. */
 void ps_thread_streams_end(struct ps_runtime *runtime);
 
 /* Returns true if core's housekeeping must not use the stream now: the stream
@@ -43,9 +44,9 @@ void ps_thread_streams_end(struct ps_runtime *runtime);
  * pending work. */
 bool ps_stream_is_out_of_reach(struct ps_stream *stream);
 
-/* Call this after the calling thread has queued work that uses a block on its
- * own default stream.  Records the stream's event of_thread.latest, so that
- * other threads can wait for this work. */
+/* Record the stream's event of_thread.latest, so that other threads can wait
+ * for the stream's work.  A thread must call this after it has queued, on its
+ * own default stream, work that uses a block of memory. */
 void ps_thread_stream_mark(struct ps_stream *stream);
 
 /* Find out how the calling thread can wait for the stream.  If the stream is

@@ -1,9 +1,9 @@
-/* Trace points: core reports the operations that its callers ask for to a
- * function, the hook.
+/* Trace points.  Core calls a function, the hook, to report the operations
+ * that core's callers request.
  *
  * While nothing subscribes to a kind of operation, its trace points cost a
  * load and a branch each.  No lock is held when the hook is called, and core's
- * state is consistent: the hook may call any function of core. */
+ * state is consistent, so the hook may call any function of core. */
 #ifndef PYSTREAMS_CORE_TRACE_H
 #define PYSTREAMS_CORE_TRACE_H
 
@@ -13,9 +13,9 @@
 
 struct ps_device;
 
-/* Creations, records, waits and allocations are reported after they have
- * succeeded.  The other kinds are reported before the operation.  The comments
- * below say what the hook's arguments `first` and `second` are: the handle of
+/* Creations, records, waits for events and allocations are reported after they
+ * have succeeded.  The other kinds are reported before the operation.  The
+ * comments below list the hook's arguments `first` and `second`: the handle of
  * an event or a stream, an address, or a number of bytes. */
 enum ps_trace_kind {
     PS_TRACE_EVENT_CREATION,         /* event */

@@ -1,5 +1,5 @@
-/* Work on streams.  Each function checks that the stream is of this process
- * and the backend has the member, and then calls the member. */
+/* Work on streams.  Each function checks that the stream belongs to this
+ * process and that the backend has the member, and then calls the member. */
 #include "work.h"
 
 #include "runtime.h"

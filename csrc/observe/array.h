@@ -1,7 +1,6 @@
-/* Arrays to which elements are appended one by one.  The number of elements
- * for which an array has room is not stored, since it follows from the count:
- * it is the least power of two that is not below the count, and at least
- * PS_ARRAY_LEAST. */
+/* Arrays to which elements are appended one by one.  An array that is not
+ * empty has room for as many elements as the least power of two that is at
+ * least the count and at least PS_ARRAY_LEAST.  So the room is not stored. */
 #ifndef PYSTREAMS_OBSERVE_ARRAY_H
 #define PYSTREAMS_OBSERVE_ARRAY_H
 

@@ -1,7 +1,7 @@
 /* Tables that observe calls.  Such a table has the type struct ps_backend, and
- * core calls it in place of the backend's own table.  It forwards each member
- * to another table; an observer replaces some members with functions of its
- * own. */
+ * core calls it in place of the backend's own table.  It forwards each
+ * member to the table that it observes, except that an observer replaces some
+ * members with functions of its own. */
 #ifndef PYSTREAMS_OBSERVE_FORWARD_H
 #define PYSTREAMS_OBSERVE_FORWARD_H
 
@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Identifies a stream: by the index of its runtime, its device and its handle.
+/* Identifies a stream by the index of its runtime, its device and its handle.
  * For a thread's default stream, `stream` is not the handle but the name that
  * thread_stream returns. */
 struct ps_actor_name {
@@ -53,9 +53,9 @@ ps_observed(const struct ps_backend *backend)
 struct ps_actor_name
 ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream);
 
-/* The reverse of ps_actor_named: get the handle by which this thread can use
- * the stream that is named `stream`, as in ps_actor_name.stream.  Returns
- * false if that is another thread's default stream. */
+/* The reverse of ps_actor_named: get the handle by which this thread can use a
+ * stream.  `stream` names it as the member ps_actor_name.stream does.  Returns
+ * false if the stream is another thread's default stream. */
 bool ps_actor_handle(const struct ps_backend *backend, int device,
                      ps_handle stream, ps_handle *handle);
 
