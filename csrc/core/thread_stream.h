@@ -36,7 +36,7 @@ void ps_thread_stream_recover(struct ps_stream *stream);
  * streams any more.  Call ps_memory_sweep first, because only this thread can
  * free memory on these streams.  Waits for the streams' work if the backend
  * has PS_BACKEND_THREADS_FINISH.  A failure is stored for
- * ps_runtime_take_failure. May block. */
+ * ps_runtime_take_failure.  May block. */
 void ps_thread_streams_end(struct ps_runtime *runtime);
 
 /* Returns true if core's housekeeping must not use the stream now: the stream

@@ -1,7 +1,7 @@
 /* Tables that observe calls.  Such a table has the type struct ps_backend, and
- * core calls it in place of the backend's own table.  It forwards each
- * member to the table that it observes, except that an observer replaces some
- * members with functions of its own. */
+ * core calls it in place of the backend's own table.  It forwards each member
+ * to the table that it observes, except that an observer replaces some members
+ * with functions of its own. */
 #ifndef PYSTREAMS_OBSERVE_FORWARD_H
 #define PYSTREAMS_OBSERVE_FORWARD_H
 

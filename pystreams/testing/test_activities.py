@@ -36,7 +36,7 @@ def fills(t: timeline.Timeline) -> list[tuple[int, int]]:
 @contract(
     "activities_begin",
     "Observe the work that any library in the process queues on the devices, "
-    "until activities_end:",
+    "until activities_end.",
     "memory_fill",
 )
 def test_work_is_observed(device: Device) -> None:
@@ -52,7 +52,7 @@ def test_work_is_observed(device: Device) -> None:
 
 @contract(
     "activities_flush",
-    "Report, before it returns, the work that has ended;",
+    "Report the work that has ended, before this call returns.",
     "memory_fill",
 )
 def test_what_has_ended_is_reported(device: Device) -> None:

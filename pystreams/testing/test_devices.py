@@ -88,8 +88,8 @@ def test_with_a_stream_of_another_device(two_devices: Device) -> None:
 
 @contract(
     "device_restore",
-    "Make the device `previous` current again, which was current before a "
-    "device_set.",
+    "Make `previous`, the device that was current before a device_set, "
+    "current again.",
 )
 def test_restore(two_devices: Device) -> None:
     device = two_devices
@@ -145,8 +145,7 @@ def test_the_current_device_is_left_alone(two_devices: Device) -> None:
 
 @contract(
     "every member",
-    "pystreams, on any thread, several threads at once, with none of its "
-    "locks held.",
+    "pystreams calls members on any thread, and on several threads at once.",
 )
 def test_several_threads_at_once(device: Device) -> None:
     shared = device.event()
@@ -180,8 +179,8 @@ def test_order(device: Device, busy: Busy) -> None:
 
 @contract(
     "every member",
-    '"enqueues": appends to a stream and returns, never waits for work; see '
-    "stream_wait_room.",
+    'A member marked "enqueues" appends an operation to a stream and returns, '
+    "without waiting for work; see stream_wait_room.",
 )
 def test_enqueueing_does_not_wait(device: Device, busy: Busy) -> None:
     stream, other = device.stream(), device.stream()
@@ -197,7 +196,8 @@ def test_enqueueing_does_not_wait(device: Device, busy: Busy) -> None:
 
 @contract(
     "every member",
-    '"answers": bounded by about a microsecond, no waiting.',
+    'A member marked "answers" returns within about a microsecond, and does '
+    "not wait.",
 )
 def test_answering_does_not_wait(device: Device, busy: Busy) -> None:
     stream = device.stream()

@@ -10,15 +10,15 @@ from pystreams.testing.limits import Background, eventually, never
 
 RECORD = (
     "Record the stream's current position: the event completes "
-    "when all work queued on the stream before this call has. "
+    "when all work queued on the stream before this call is done. "
     "Replaces any earlier record."
 )
 QUERY = (
-    "PS_SUCCESS when the latest record is done or there is none, "
-    "PS_ERROR_NOT_READY when it is not, else the failure of the work before "
-    "it."
+    "Returns PS_SUCCESS when the latest record is done or the event was never "
+    "recorded, PS_ERROR_NOT_READY when the record is not done, and otherwise "
+    "the failure of the work before it."
 )
-SYNCHRONIZE = "Wait until the event's latest record before this call is done."
+SYNCHRONIZE = "Wait until the event's latest record is done."
 # More events than core keeps for reuse, so that some are destroyed.
 MANY = 1100
 
@@ -51,7 +51,7 @@ def test_interprocess(device: Device) -> None:
 
 @contract(
     "every member",
-    "Stream 0 is the default stream of the device; event 0 is never a handle.",
+    "Stream 0 is the default stream of the device; no event has the handle 0.",
 )
 def test_handles_differ(device: Device) -> None:
     stream = device.stream()

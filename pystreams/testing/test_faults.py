@@ -38,8 +38,9 @@ def test_when_its_turn_comes(device: Device, busy: Busy) -> None:
 
 @contract(
     "stream_query",
-    "PS_SUCCESS when all work queued so far is done, PS_ERROR_NOT_READY when "
-    "some is not, else the failure that stays with the stream.",
+    "Returns PS_SUCCESS when all work queued so far is done, "
+    "PS_ERROR_NOT_READY when some of it is not done, and otherwise the "
+    "failure that stays with the stream.",
     "stream_fail",
 )
 def test_stream_query(device: Device) -> None:
@@ -69,9 +70,9 @@ def test_stream_synchronize(device: Device, busy: Busy) -> None:
 
 @contract(
     "event_query",
-    "PS_SUCCESS when the latest record is done or there is none, "
-    "PS_ERROR_NOT_READY when it is not, else the failure of the work before "
-    "it.",
+    "Returns PS_SUCCESS when the latest record is done or the event was never "
+    "recorded, PS_ERROR_NOT_READY when the record is not done, and otherwise "
+    "the failure of the work before it.",
     "stream_fail",
 )
 def test_event_query(device: Device) -> None:

@@ -10,14 +10,13 @@ from pystreams.testing.limits import SOON, Background, eventually, never
 
 REACHED = (
     "Queue a gate: once the work before it is done or has failed, "
-    "reached(argument, status) is called, exactly once, and work "
-    "queued on the stream from here on starts only after "
-    "gate_open."
+    "reached(argument, status) is called exactly once. Work that is queued on "
+    "the stream after the gate starts only after gate_open."
 )
 WRITTEN = (
     "*gate is written before reached can run, so that reached may open it. "
-    "After a failure, *gate means nothing and reached never runs; nor does it "
-    "once shutdown has begun."
+    "If this call fails, *gate means nothing and reached never runs. reached "
+    "also never runs once shutdown has begun."
 )
 OPEN = (
     "Open the gate, whether it was reached or not, and destroy it. Called "

@@ -18,7 +18,11 @@ RESTORED = (
     "After any status except PS_ERROR_CAPTURE_UNMATCHED, the capture is "
     "over, and its streams run work again."
 )
-EXTERNAL = "but each launch executes this one, on the event itself."
+EXTERNAL = (
+    "Each launch of the graph executes this record or wait on the event "
+    "itself, whereas other captured records and waits only order the captured "
+    "work."
+)
 LAUNCH = (
     "Queue the graph's work as one operation of the stream, after "
     "its pending work and after the executable's earlier "
@@ -26,9 +30,9 @@ LAUNCH = (
 )
 
 GATE = (
-    "once the launch's work before it is done or has failed, "
-    "reached(argument, gate, status) is called, exactly once, and the work "
-    "captured behind it starts only after gate_open(gate)."
+    "Once the launch's work before the gate is done or has failed, "
+    "reached(argument, gate, status) is called exactly once. The work that "
+    "was captured after the gate starts only after gate_open(gate)."
 )
 
 
@@ -86,7 +90,7 @@ def read(buffer: Buffer, stream: Stream) -> int:
 
 @contract(
     "capture_begin",
-    "From here on, capture the stream's work instead of running it.",
+    "Begin to capture the stream's work instead of running it.",
     "memory_fill",
 )
 def test_captured_work_is_not_done(device: Device) -> None:
@@ -103,7 +107,7 @@ def test_captured_work_is_not_done(device: Device) -> None:
 @contract(
     "capture_begin",
     "If another stream waits for an event that was recorded in the capture, "
-    "it joins the capture.",
+    "that stream joins the capture.",
     "memory_fill",
 )
 def test_a_stream_joins(device: Device) -> None:
@@ -142,8 +146,8 @@ def test_an_unjoined_stream(device: Device) -> None:
 
 @contract(
     "capture_mode_exchange",
-    "with PS_CAPTURE_RELAXED the thread's calls disturb no capture, unless "
-    "they name a captured stream or event.",
+    "While its mode is PS_CAPTURE_RELAXED, the thread's calls disturb no "
+    "capture, unless they name a captured stream or event.",
     "memory_fill",
 )
 def test_what_is_dropped_disturbs_no_capture(
@@ -284,9 +288,8 @@ def test_capture_again_after_a_reset(device: Device) -> None:
 
 @contract(
     "memory_copy",
-    "If the stream is being captured, each launch copies what the source has "
-    "when it reaches the copy; a side is pageable only if the backend has "
-    "PS_BACKEND_HOST_MEMORY.",
+    "If the stream is being captured, each launch of the graph copies what "
+    "the source contains when the launch reaches the copy.",
     "capture_begin",
     "capture_gate",
 )
@@ -367,7 +370,7 @@ def test_numbers_and_ports(device: Device) -> None:
 
 @contract(
     "executable_number",
-    "above 0; those of executables that exist at the same time differ.",
+    "The numbers of executables that exist at the same time differ.",
     "memory_fill",
 )
 def test_numbers_of_executables(device: Device) -> None:
@@ -464,8 +467,8 @@ def test_an_update_that_is_refused(device: Device) -> None:
 
 @contract(
     "capture_graph",
-    "after the stream's captured work, and before work that is captured on it "
-    "from here on.",
+    "The graph's work comes after the work that was captured on the stream "
+    "before this call, and before work that is captured on it later.",
     "memory_fill",
 )
 def test_a_graph_in_a_capture(device: Device) -> None:

@@ -102,10 +102,10 @@ def shared_memory(device: Device, nbytes: int = 100) -> pystreams.Buffer:
 
 @contract(
     "shared_allocate",
-    "Allocate nbytes (> 0) of the device's memory, which work of every "
-    "stream may use at once. Write a handle by which other processes of this "
-    "user can open it, as long as this process lives and the memory is not "
-    "freed.",
+    "Allocate nbytes (> 0) of the device's memory. Work of every stream may "
+    "use it as soon as the call returns. Write a handle by which other "
+    "processes of this user can open it, as long as this process lives and "
+    "the memory is not freed.",
 )
 @pytest.mark.parametrize("nbytes", [1, 4096, 10_001])
 def test_memory_that_two_processes_write(

@@ -16,9 +16,9 @@ ALLOCATE = (
     "that is queued on the stream after the call."
 )
 COPY = (
-    "Either side is device memory of any device of this backend, pinned, or "
-    "pageable host memory; the caller keeps both alive until the copy is "
-    "done."
+    "Each side is device memory of any device of this backend, pinned host "
+    "memory or pageable host memory. The caller keeps both sides alive until "
+    "the copy is done."
 )
 PATTERN = bytes(range(256)) * 16
 
@@ -300,9 +300,9 @@ def reserved(device: Device) -> tuple[int, int]:
 
 @contract(
     "pool_usage",
-    "The bytes of device memory that the backend has reserved for "
-    "memory_allocate, now and at most: those in use, and those that were "
-    "freed and are kept for later allocations.",
+    "Get the number of bytes of device memory that the backend has reserved "
+    "for memory_allocate, and the peak of that number. Reserved memory is in "
+    "use, or it was freed and is kept for later allocations.",
 )
 def test_pool_usage(device: Device) -> None:
     stream = device.stream()
@@ -331,8 +331,8 @@ def test_pool_reset_peak(device: Device) -> None:
 
 @contract(
     "pool_trim",
-    "Return freed memory that the pool keeps to the device, until at most "
-    "nbytes are reserved or no freed memory is kept.",
+    "Return freed memory to the device, until at most nbytes are reserved or "
+    "no freed memory is left.",
 )
 def test_pool_trim(device: Device) -> None:
     stream = device.stream()
@@ -351,9 +351,9 @@ def test_pool_trim(device: Device) -> None:
 
 @contract(
     "pool_set_threshold",
-    "Keep freed memory only while at most nbytes are reserved; memory beyond "
-    "that is returned to the device when it is freed or at a later wait for "
-    "work.",
+    "Limit how much freed memory is kept: while more than nbytes are "
+    "reserved, freed memory is returned to the device. This happens when "
+    "memory is freed, or at a later call that waits for work to finish.",
 )
 def test_pool_set_threshold(device: Device) -> None:
     stream = device.stream()

@@ -12,14 +12,15 @@ OF_STREAM = (
     "changes that."
 )
 NO_PLACE = (
-    "Takes no place in the stream's queue, so it succeeds even if the queue "
-    "is full; disturbs no capture on any thread."
+    "The notification takes no place in the stream's queue, so this "
+    "call succeeds even if the queue is full. The call disturbs no capture on "
+    "any thread."
 )
 OF_EVENT = (
-    "As stream_notify, but call reached when the event's latest record "
-    "before this call is done; at once if there is none. Neither later "
-    "records, nor the event's destruction, nor the state of streams other "
-    "than that of the record change that."
+    "As stream_notify, but call reached when the event's latest record is "
+    "done, or at once if the event was never recorded. Later records and the "
+    "event's destruction do not change that. Nor does the state of a stream "
+    "other than the one on which the event was recorded."
 )
 CANCELLED = (
     "Cancel the notification: after PS_SUCCESS reached never runs, and the "

@@ -23,7 +23,7 @@ def test_each_status_has_its_own(device: Device) -> None:
         assert all(said)
 
 
-@contract("status_text", "Answer, for any int; the strings are static.")
+@contract("status_text", "Both members accept any int, and answer at once.")
 def test_any_int(device: Device) -> None:
     for status in (-(2**31), -1, 1, 599, 999, 1000, 12345, 2**31 - 1):
         for function in (_C.status_name, _C.status_text):

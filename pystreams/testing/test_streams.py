@@ -21,13 +21,13 @@ from pystreams.testing.limits import Background, eventually, never
 _T = TypeVar("_T")
 
 LATEST = (
-    "Work queued on the stream from here on starts after the event's latest "
-    "record before this call is done; at once if the event was never "
-    "recorded."
+    "Make all work that is queued on the stream after this call wait until "
+    "the event's latest record is done. If the event was never recorded, "
+    "nothing waits."
 )
 LATER = "A later record of the event changes nothing."
 DEFAULT = (
-    "Stream 0 is the default stream of the device; event 0 is never a handle."
+    "Stream 0 is the default stream of the device; no event has the handle 0."
 )
 ALONE = (
     "Make a stream that serializes with no other one, not even with the "
@@ -55,16 +55,17 @@ BLOCKING = (
     "with the default stream (1) or not (0); 1 for stream 0."
 )
 QUERY = (
-    "PS_SUCCESS when all work queued so far is done, PS_ERROR_NOT_READY when "
-    "some is not, else the failure that stays with the stream."
+    "Returns PS_SUCCESS when all work queued so far is done, "
+    "PS_ERROR_NOT_READY when some of it is not done, and otherwise the "
+    "failure that stays with the stream."
 )
 
 
 THREADS = (
     "If it is present, each thread has its own default stream on each "
-    "device: in every member, the handle PS_STREAM_PER_THREAD means that of "
-    "the calling thread. Such a stream serializes with stream 0, as the "
-    "streams of blocking_create do."
+    "device: in every member, the handle PS_STREAM_PER_THREAD means the "
+    "default stream of the calling thread. Such a stream serializes with "
+    "stream 0, as the streams of blocking_create do."
 )
 THREAD_ENDS = (
     "It begins idle when its thread first uses it, and is never destroyed: "
@@ -405,7 +406,7 @@ def test_wait_for_another_device(two_devices: Device, busy: Busy) -> None:
 
 @contract(
     "stream_wait_room",
-    "Wait until there is room, or for timeout_ns (then PS_ERROR_TIMED_OUT).",
+    "Wait until the queue of the stream has room.",
 )
 def test_a_full_queue(device: Device, busy: Busy) -> None:
     stream = device.stream()

@@ -13,8 +13,8 @@ from pystreams.testing.elsewhere import Elsewhere
 from pystreams.testing.limits import SOON, Background
 
 LIMITED = (
-    "Unless limit is NULL, PS_ERROR_TIMED_OUT once it is reached and some of "
-    "that work is not done."
+    "If limit is not NULL, returns PS_ERROR_TIMED_OUT when the limit is "
+    "reached and some of that work is not done."
 )
 SAME = "The limit is as in device_synchronize."
 ENDED = (

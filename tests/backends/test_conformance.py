@@ -13,7 +13,7 @@ CLAIMS = list(claims())
 
 LATER = "A later record of the event changes nothing."
 DEFAULT = (
-    "Stream 0 is the default stream of the device; event 0 is never a handle."
+    "Stream 0 is the default stream of the device; no event has the handle 0."
 )
 STATUSES = "Statuses: the failure of "
 GATE = "Queue a gate: once the work before it is done or has failed,"
@@ -28,7 +28,7 @@ FAULTS = {
     "query": {
         "test_query_of_a_busy_stream": (
             "stream_query",
-            "PS_SUCCESS when all work queued so far is done,",
+            "Returns PS_SUCCESS when all work queued so far is done,",
         ),
         # Its check relies on stream_query.
         "test_synchronize_waits": (
@@ -40,7 +40,7 @@ FAULTS = {
         "test_the_earlier_record_is_done": (
             "event_record",
             "Record the stream's current position: the event completes "
-            "when all work queued on the stream before this call has. "
+            "when all work queued on the stream before this call is done. "
             "Replaces any earlier record.",
         ),
     },
@@ -94,7 +94,10 @@ FAULTS = {
     "hasty": {
         "test_notified_when_work_ends": ("stream_notify", NOTIFIED),
         "test_notified_of_a_failure": ("stream_notify", NOTIFIED),
-        "test_notified_past_a_queue": ("stream_notify", "Takes no place"),
+        "test_notified_past_a_queue": (
+            "stream_notify",
+            "The notification takes no place",
+        ),
     },
     "ajar": {
         "test_holds_back_what_comes_after": ("stream_gate", GATE),

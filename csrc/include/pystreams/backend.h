@@ -1,20 +1,21 @@
-/* The contract between pystreams and a backend, which gives it devices.  A
- * backend is a table of functions, struct ps_backend, and the comments here
- * are the specification of these functions.  A backend includes this header
- * and nothing else of pystreams; pystreams calls a backend only through the
- * table.
+/* The contract between pystreams and a backend.  A backend gives pystreams
+ * access to devices.  It is a table of functions, struct ps_backend, and the
+ * comments here are the specification of these functions.  A backend includes
+ * this header and nothing else of pystreams; pystreams calls a backend only
+ * through the table.
  *
  * These rules hold for every member of the table, unless the member's comment
  * says otherwise:
  *
- * - Caller.  pystreams, on any thread, several threads at once, with none of
- *   its locks held.  While a member marked "enqueues" or "answers" is called,
- *   the Python thread state may be attached (the GIL held).  While a member
- *   marked "may block" is called, it is detached.  A backend never calls
- *   Python.
- * - Blocking.  "answers": bounded by about a microsecond, no waiting.
- *   "enqueues": appends to a stream and returns, never waits for work; see
- *   stream_wait_room.  "may block": may take any time.
+ * - Caller.  pystreams calls members on any thread, and on several threads at
+ *   once.  It holds none of its locks during a call.  While a member marked
+ *   "enqueues" or "answers" is called, the Python thread state may be attached
+ *   (the GIL held).  While a member marked "may block" is called, the thread
+ *   state is detached.  A backend never calls Python.
+ * - Blocking.  A member marked "answers" returns within about a microsecond,
+ *   and does not wait.  A member marked "enqueues" appends an operation to a
+ *   stream and returns, without waiting for work; see stream_wait_room.  A
+ *   member marked "may block" may take any time.
  * - The parameter `backend` is the table through which the member was called,
  *   so that one implementation can serve several device types.
  * - The parameter `device` is an index in [0, device_count).  Core (the part
@@ -22,10 +23,10 @@
  *   calling thread's current device as it found it, on success and on failure,
  *   and touches no other device.
  * - Handles are integers that the backend chooses.  Stream 0 is the default
- *   stream of the device; event 0 is never a handle.  Core uses a handle from
+ *   stream of the device; no event has the handle 0.  Core uses a handle from
  *   the call that creates it to the call that destroys it, and not afterwards.
  * - A member writes its results through its last parameters, which are
- *   pointers, and only on success.
+ *   pointers.  It writes them only on success.
  * - A member returns PS_SUCCESS, one of the statuses that its comment names,
  *   or any status from 1 to 999 for a failure of the device itself.  After a
  *   failure nothing has been queued, created or freed.
@@ -38,9 +39,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How to register a table.  An extension module, compiled with the folder that
- * pystreams.get_include() returns, passes the table's address in a capsule of
- * this name when it is imported:
+/* How to register a table.  An extension module is compiled with the include
+ * folder that pystreams.get_include() returns.  When the module is imported,
+ * it passes the table's address in a capsule of this name:
  *
  *     PyObject *capsule =
  *         PyCapsule_New((void *)&table, PS_CAPSULE_NAME, NULL);
@@ -50,8 +51,8 @@
  * The table must stay unchanged until the process ends. */
 #define PS_CAPSULE_NAME "pystreams.backend"
 
-/* Statuses have the numbers of cudaError_t, on every backend.  Some mean the
- * same for every member.  PS_ERROR_NOT_READY: work is pending.
+/* Statuses have the numbers of cudaError_t, on every backend.  Four of them
+ * mean the same for every member.  PS_ERROR_NOT_READY: work is pending.
  * PS_ERROR_TIMED_OUT: a wait has reached its limit.  PS_ERROR_QUEUE_FULL: work
  * was not queued, because the queue is full.  PS_ERROR_TOO_LATE: a
  * notification can no longer be cancelled. */
@@ -80,10 +81,10 @@ enum {
     PS_ERROR_CAPTURE_MERGE = 902,
     /* The capture began on another stream. */
     PS_ERROR_CAPTURE_UNMATCHED = 903,
-    /* A stream has joined the capture, and the stream on which the capture
-     * began does not wait for its work. */
+    /* A stream has joined the capture, but the stream on which the capture
+     * began does not wait for the work of the stream that joined. */
     PS_ERROR_CAPTURE_UNJOINED = 904,
-    /* Captured work would wait for work that is not captured. */
+    /* The call would make captured work wait for work that is not captured. */
     PS_ERROR_CAPTURE_ISOLATION = 905,
     /* The call would make captured work depend on the default stream, with
      * which the captured stream serializes. */
@@ -135,17 +136,18 @@ typedef void (*ps_launched_gate_function)(void *argument, ps_handle gate,
                                           ps_status status);
 
 /* A pending call of reached(argument, status), in the caller's memory.  The
- * caller fills in these two members and passes the notification to
- * stream_notify or event_notify.  If that succeeds, the memory belongs to the
- * backend until it calls reached or until notify_cancel succeeds. */
+ * caller fills in the members `reached` and `argument`, and passes the
+ * notification to stream_notify or event_notify.  If that call succeeds, the
+ * memory belongs to the backend until it calls reached or until notify_cancel
+ * succeeds. */
 struct ps_notification {
     ps_notification_function reached;
     void *argument;
-    /* The members from here on, and the two functions below, are for the
-     * backend's use. */
+    /* The following members are for the backend's use, and so are the two
+     * functions after this struct. */
     struct ps_notification *next;
     struct ps_notification *previous;
-    struct ps_notification **ring; /* the ring that it is in, or NULL */
+    struct ps_notification **ring; /* the notification's ring, or NULL */
     uint64_t number;
     ps_status status;
 };
@@ -177,11 +179,12 @@ ps_notification_remove(struct ps_notification *notification)
     notification->ring = NULL;
 }
 
-/* Flags of event_create; a combination by |. */
+/* Flags of event_create, which can be combined by |. */
 enum {
     PS_EVENT_TIMING = 1,   /* event_elapsed accepts the event */
     PS_EVENT_BLOCKING = 2, /* event_synchronize sleeps instead of spinning */
-    /* Other processes may open the event; never with PS_EVENT_TIMING. */
+    /* Other processes may open the event.  Never combined with
+     * PS_EVENT_TIMING. */
     PS_EVENT_INTERPROCESS = 4,
 };
 
@@ -197,18 +200,20 @@ enum ps_capture_mode {
     PS_CAPTURE_RELAXED,
 };
 
-/* Flags of a backend; a combination by |. */
+/* Flags of a backend, which can be combined by |. */
 enum {
     /* A forked child starts with idle devices and may use the backend.
      * Without this flag, a child may not use the backend if its parent did. */
     PS_BACKEND_FORKABLE = 1,
-    /* The devices are emulated: they stand in for devices of this type. */
+    /* The devices are emulated: they stand in for real devices of this
+     * type. */
     PS_BACKEND_EMULATED = 2,
-    /* Other libraries in the process use the devices too.  A call of this
-     * library may then block until a callback of another library has run, and
-     * that callback may need the GIL.  So the thread state is detached in all
-     * members but status_name, status_text, device_current, device_restore,
-     * event_query, event_elapsed, gate_open and thread_stream. */
+    /* Other libraries in the process use the devices too.  A call of the
+     * backend may then block until a callback of another library has run, and
+     * that callback may need the GIL.  So the thread state is detached during
+     * calls of all members except status_name, status_text, device_current,
+     * device_restore, event_query, event_elapsed, gate_open and
+     * thread_stream. */
     PS_BACKEND_SHARED = 4,
     /* Device memory is host memory: programs read and write it directly. */
     PS_BACKEND_HOST_MEMORY = 8,
@@ -223,8 +228,9 @@ struct ps_times {
     int64_t end;
 };
 
-/* A completed operation of a device, queued by any library in the process; or
- * a completed wait of the host. */
+/* The kinds of activities.  An activity is a completed operation of a device,
+ * which any library in the process may have queued, or a completed wait of the
+ * host (PS_ACTIVITY_SYNCHRONIZE). */
 enum ps_activity_kind {
     PS_ACTIVITY_KERNEL,
     PS_ACTIVITY_COPY,
@@ -236,25 +242,25 @@ struct ps_activity {
     enum ps_activity_kind kind;
     int device;      /* not set for a wait, and neither is `stream` */
     uint64_t stream; /* the stream's number; see stream_number */
-    uint64_t call;   /* the number of the call that queued the operation */
+    uint64_t call;   /* the number of the call that queued or waited */
     int of_graph;    /* whether the call launched a graph */
     uint64_t nbytes; /* the bytes of a copy or fill */
-    /* Of a kernel: its name as compiled.  Of a wait: the function that waited.
-     * Of a copy: as in "copy host to device".  NULL if unknown.  Valid during
-     * the call of done(). */
+    /* For a kernel, its name as compiled.  For a wait, the name of the
+     * function that waited.  For a copy, a text like "copy host to device".
+     * NULL if it is unknown.  Valid only during the call of done(). */
     const char *name;
-    struct ps_times times; /* of CLOCK_MONOTONIC */
+    struct ps_times times; /* in nanoseconds of CLOCK_MONOTONIC */
 };
 
 /* Functions that a backend calls while it observes work.  The backend may hold
- * locks of its driver then.  So these functions neither call the backend nor
- * wait for a thread that calls it. */
+ * locks of its driver when it calls them.  So these functions neither call the
+ * backend nor wait for a thread that calls it. */
 struct ps_activity_functions {
-    /* The calling thread is about to queue work, or to wait for work.  Calls
-     * of all libraries in the process are numbered; one call may have several
-     * numbers. */
+    /* Called when the calling thread is about to queue work, or to wait for
+     * work, by a call that has this number.  The calls of all libraries in the
+     * process are numbered.  One call may have several numbers. */
     void (*call)(void *argument, uint64_t number);
-    /* An operation or a wait has completed.  Called on any thread. */
+    /* Called on any thread when an operation or a wait has completed. */
     void (*done)(void *argument, const struct ps_activity *activity);
 };
 
@@ -264,7 +270,7 @@ struct ps_limit {
     /* NULL, or a function that the backend calls about every 50 ms during the
      * wait, with the argument; a result other than 0 ends the wait.  It is
      * called on the waiting thread, with none of the backend's locks held.
-     * This is the exception to "a backend never calls Python". */
+     * Unlike the backend, this function may call Python. */
     int (*is_over)(void *argument);
     void *argument;
 };
@@ -290,12 +296,10 @@ struct ps_stream_state {
     ps_handle stream; /* 0: the device's default stream */
     unsigned pending; /* the number of operations that are not done */
     enum ps_obstacle obstacle;
-    /* About the first operation in the queue: its name, a static text, or
-     * NULL; the bytes that it copies or fills; the time until its sleep
-     * ends. */
-    const char *operation;
-    size_t nbytes;
-    int64_t left_ns;
+    /* These members describe the first operation in the queue. */
+    const char *operation; /* its name, a static text, or NULL */
+    size_t nbytes;         /* the number of bytes that it copies or fills */
+    int64_t left_ns;       /* the time until its sleep ends */
 };
 
 struct ps_device_properties {
@@ -320,7 +324,7 @@ enum ps_node_kind {
     PS_NODE_RECORD, /* records an event at each launch */
     PS_NODE_WAIT,
     PS_NODE_GRAPH,
-    /* Of a kind that has no value here, such as an allocation. */
+    /* A node of any other kind, such as an allocation. */
     PS_NODE_OTHER,
 };
 
@@ -337,28 +341,30 @@ struct ps_graph_node {
      * they are known.  Else 0. */
     unsigned grid[3];
     unsigned block[3];
-    /* No other node of the graph has this number.  Tools of the device use it
-     * if they name nodes. */
+    /* A number that no other node of the graph has.  If tools of the device
+     * name nodes, they use this number. */
     uint32_t number;
     /* For a kernel, the bytes of dynamic shared memory of a block, if its
      * extents are known.  Else 0. */
     unsigned shared_nbytes;
 };
 
-/* Options of graph_instantiate_with; a combination by |. */
+/* Options of graph_instantiate_with, which can be combined by |. */
 enum ps_instantiate_option {
     /* Each launch first frees memory that the previous launch allocated and
      * did not free. */
     PS_INSTANTIATE_AUTO_FREE = 1,
     /* A node has the priority of the stream on which it was captured.  Without
-     * this option, it has that of the launch's stream. */
+     * this option, a node has the priority of the stream on which the graph is
+     * launched. */
     PS_INSTANTIATE_NODE_PRIORITY = 8,
 };
 
 /* Why graph_update cannot make an executable do the work of another graph. */
 struct ps_graph_difference {
     const char *reason; /* static text; NULL if it is unknown */
-    /* The index of a node of the other graph that differs; or SIZE_MAX. */
+    /* The index of a node of the other graph that differs; SIZE_MAX if no such
+     * node is known. */
     size_t node;
 };
 
@@ -393,7 +399,8 @@ struct ps_backend {
 
     /* The status as the backend's documentation spells it
      * ("cudaErrorInvalidDevice") and a phrase for people ("invalid device
-     * ordinal").  Answer, for any int; the strings are static. */
+     * ordinal").  Both members accept any int, and answer at once.  The
+     * strings are static. */
     const char *(*status_name)(const struct ps_backend *backend,
                                ps_status status);
     const char *(*status_text)(const struct ps_backend *backend,
@@ -401,11 +408,12 @@ struct ps_backend {
 
     /* ---- Required: devices -------------------------------------------- */
 
-    /* How many devices there are.  This is the first call to a backend.  If
-     * the result is 0 or a failure, core calls no other member.  Core calls
-     * this member again until a device is used; after that the count is fixed.
-     * May block.  Must initialize no device, and must leave the process free
-     * to fork.  Statuses: PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
+    /* How many devices there are.  Core calls this member first.  As long as
+     * the result is 0 or a failure, core calls no other member except
+     * status_name and status_text.  Core calls this member again until a
+     * device is used; after that the count is fixed.  May block.  Must
+     * initialize no device, and must leave the process free to fork.
+     * Statuses: PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
     ps_status (*device_count)(const struct ps_backend *backend, int *count);
 
     /* The calling thread's current device: 0 on a new thread.  Answers at
@@ -413,22 +421,22 @@ struct ps_backend {
      * changed it, so core asks each time. */
     ps_status (*device_current)(const struct ps_backend *backend, int *device);
 
-    /* Make device current on the calling thread because the user asked for
-     * it.  May block: this may initialize the device.  After a failure the
-     * current device is what it was. */
+    /* Make device current on the calling thread because the user asked for it.
+     * May block, because this may initialize the device.  A failure leaves the
+     * current device unchanged. */
     ps_status (*device_set)(const struct ps_backend *backend, int device);
 
-    /* Optional; if NULL, device_set is called and must do the same.  Make the
-     * device `previous` current again, which was current before a device_set.
-     * Answers at once, and initializes nothing: an unused device stays
-     * unused. */
+    /* Optional; if it is NULL, core calls device_set, which must do the same.
+     * Make `previous`, the device that was current before a device_set,
+     * current again.  Answers at once, and initializes nothing: an unused
+     * device stays unused. */
     ps_status (*device_restore)(const struct ps_backend *backend,
                                 int previous);
 
     /* Wait until all work queued on the device before the call is done.  May
-     * block.  Statuses: the failure of any of that work.  Unless limit is
-     * NULL, PS_ERROR_TIMED_OUT once it is reached and some of that work is not
-     * done.  A backend that cannot end a wait early returns
+     * block.  Statuses: the failure of any of that work.  If limit is not
+     * NULL, returns PS_ERROR_TIMED_OUT when the limit is reached and some of
+     * that work is not done.  A backend that cannot end a wait early returns
      * PS_ERROR_NOT_SUPPORTED at once if limit is not NULL, even if all work is
      * done. */
     ps_status (*device_synchronize)(const struct ps_backend *backend,
@@ -453,43 +461,44 @@ struct ps_backend {
     ps_status (*stream_create)(const struct ps_backend *backend, int device,
                                int priority, ps_handle *stream);
 
-    /* Give the stream up.  Work that is queued still runs; the call does not
-     * wait for it.  If that work has failed and no synchronize has returned
-     * the failure, the next device_synchronize returns it.  Never stream 0.
-     * May block. */
+    /* Give the stream up.  Core never calls this for stream 0.  Work that is
+     * queued still runs; the call does not wait for it.  If that work has
+     * failed and no synchronize has returned the failure, the next
+     * device_synchronize returns it.  May block. */
     ps_status (*stream_destroy)(const struct ps_backend *backend, int device,
                                 ps_handle stream);
 
-    /* PS_SUCCESS when all work queued so far is done, PS_ERROR_NOT_READY when
-     * some is not, else the failure that stays with the stream.  Answers at
-     * once. */
+    /* Returns PS_SUCCESS when all work queued so far is done,
+     * PS_ERROR_NOT_READY when some of it is not done, and otherwise the
+     * failure that stays with the stream.  Answers at once. */
     ps_status (*stream_query)(const struct ps_backend *backend, int device,
                               ps_handle stream);
 
     /* Wait until all work queued before the call is done.  May block.  Core
-     * may call stream_query instead, and not call this member if that returns
-     * PS_SUCCESS.  Statuses: the first failure of the stream's work, at every
-     * call.  The limit is as in device_synchronize. */
+     * may call stream_query first, and then calls this member only if
+     * stream_query did not return PS_SUCCESS.  Statuses: the first failure of
+     * the stream's work, at every call.  The limit is as in
+     * device_synchronize. */
     ps_status (*stream_synchronize)(const struct ps_backend *backend,
                                     int device, ps_handle stream,
                                     const struct ps_limit *limit);
 
-    /* Work queued on the stream from here on starts after the event's latest
-     * record before this call is done; at once if the event was never
-     * recorded.  A later record of the event changes nothing.  The event may
-     * be of another device.  If the work before that record fails, this stream
-     * fails with the same status.  Enqueues. */
+    /* Make all work that is queued on the stream after this call wait until
+     * the event's latest record is done.  If the event was never recorded,
+     * nothing waits.  A later record of the event changes nothing.  The event
+     * may be of another device.  If the work before that record fails, this
+     * stream fails with the same status.  Enqueues. */
     ps_status (*stream_wait_event)(const struct ps_backend *backend,
                                    int device, ps_handle stream,
                                    ps_handle event);
 
-    /* Optional; NULL if an enqueueing member never finds a queue full.  An
-     * enqueueing member returns PS_ERROR_QUEUE_FULL, and queues nothing, when
-     * the stream's queue is full.  Core then calls this member, and the
-     * enqueueing member again.  Wait until there is room, or for timeout_ns
-     * (then PS_ERROR_TIMED_OUT).  May block.  Returns PS_ERROR_NOT_PERMITTED
-     * if work of the stream itself calls it, because such a wait might never
-     * end. */
+    /* Optional; NULL if no stream's queue is ever full.  Wait until the queue
+     * of the stream has room.  Returns PS_ERROR_TIMED_OUT if it has none after
+     * timeout_ns.  When the queue is full, a member that enqueues queues
+     * nothing and returns PS_ERROR_QUEUE_FULL.  Core then calls this member,
+     * and after that the other member again.  May block.  Returns
+     * PS_ERROR_NOT_PERMITTED if work of the stream itself calls this member,
+     * because such a wait might never end. */
     ps_status (*stream_wait_room)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int64_t timeout_ns);
 
@@ -497,16 +506,16 @@ struct ps_backend {
      * of a stream that another library has made; never called for stream 0.
      * Answers at once.  If the handle means a stream of whichever device is
      * current, *device is unchanged.  Statuses: PS_ERROR_INVALID_HANDLE if the
-     * backend can tell. */
+     * backend can tell that the handle is invalid. */
     ps_status (*stream_device)(const struct ps_backend *backend,
                                ps_handle stream, int *device);
 
     /* ---- Required: events --------------------------------------------- */
 
-    /* Make an event that was never recorded.  flags is valid for the
-     * backend: PS_EVENT_TIMING only with the timing group,
-     * PS_EVENT_INTERPROCESS never with PS_EVENT_TIMING.  May block.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_NOT_SUPPORTED. */
+    /* Make an event that was never recorded.  flags has PS_EVENT_TIMING only
+     * if the backend has the timing group, and never together with
+     * PS_EVENT_INTERPROCESS.  May block.  Statuses: PS_ERROR_OUT_OF_MEMORY,
+     * PS_ERROR_NOT_SUPPORTED. */
     ps_status (*event_create)(const struct ps_backend *backend, int device,
                               unsigned flags, ps_handle *event);
 
@@ -516,21 +525,21 @@ struct ps_backend {
                                ps_handle event);
 
     /* Record the stream's current position: the event completes when all work
-     * queued on the stream before this call has.  Replaces any earlier record.
-     * The stream is of the event's device.  Enqueues. */
+     * queued on the stream before this call is done.  Replaces any earlier
+     * record.  The stream is of the event's device.  Enqueues. */
     ps_status (*event_record)(const struct ps_backend *backend, int device,
                               ps_handle event, ps_handle stream);
 
-    /* PS_SUCCESS when the latest record is done or there is none,
-     * PS_ERROR_NOT_READY when it is not, else the failure of the work before
-     * it.  Answers at once.  After PS_SUCCESS, core does not query the event
-     * until it is recorded again. */
+    /* Returns PS_SUCCESS when the latest record is done or the event was never
+     * recorded, PS_ERROR_NOT_READY when the record is not done, and otherwise
+     * the failure of the work before it.  Answers at once.  After PS_SUCCESS,
+     * core does not query the event until it is recorded again. */
     ps_status (*event_query)(const struct ps_backend *backend, int device,
                              ps_handle event);
 
-    /* Wait until the event's latest record before this call is done.  May
-     * block.  Statuses: the failure of the work before it.  The limit is as in
-     * device_synchronize. */
+    /* Wait until the event's latest record is done.  A record that is made
+     * during the wait changes nothing.  May block.  Statuses: the failure of
+     * the work before it.  The limit is as in device_synchronize. */
     ps_status (*event_synchronize)(const struct ps_backend *backend,
                                    int device, ps_handle event,
                                    const struct ps_limit *limit);
@@ -554,38 +563,39 @@ struct ps_backend {
                               ps_handle event,
                               unsigned char handle[PS_IPC_HANDLE_BYTES]);
 
-    /* Open an event that another process exported; core refuses handles of
-     * this process's own.  The handle may be any bytes.  Each process may
+    /* Open an event that another process exported; core refuses handles that
+     * this process exported.  The handle may be any bytes.  Each process may
      * record the event.  Every member that takes the event refers to its
      * latest record, whichever process made it.  A backend may delay a record
      * until all earlier records of the event are done.  If a process ends
-     * while the work before its record is not done, the record fails, if the
-     * backend can tell.  event_destroy ends this process's use of the event.
-     * May block.  Statuses: PS_ERROR_INVALID_VALUE if no event_export of a
-     * backend of this device type wrote the handle, PS_ERROR_INVALID_DEVICE
-     * for an event of another device, PS_ERROR_INVALID_HANDLE if the event no
-     * longer exists and the backend can tell. */
+     * while the work before its record is not done, the record fails, provided
+     * that the backend can tell.  event_destroy ends this process's use of the
+     * event.  May block.  Statuses: PS_ERROR_INVALID_VALUE if no event_export
+     * of a backend of this device type wrote the handle,
+     * PS_ERROR_INVALID_DEVICE for an event of another device,
+     * PS_ERROR_INVALID_HANDLE if the backend can tell that the event no longer
+     * exists. */
     ps_status (*event_open)(const struct ps_backend *backend, int device,
                             const unsigned char handle[PS_IPC_HANDLE_BYTES],
                             ps_handle *event);
 
     /* ---- Optional group: memory (all or none, but for the last two) ----- */
 
-    /* nbytes (> 0) of device memory, aligned to 256 bytes, for use by work
-     * that is queued on the stream after the call.  May block.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* Allocate nbytes (> 0) of device memory, aligned to 256 bytes, for use by
+     * work that is queued on the stream after the call.  May block.  Statuses:
+     * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*memory_allocate)(const struct ps_backend *backend, int device,
                                  ps_handle stream, size_t nbytes, void **data);
 
     /* Free the memory once the work queued on the stream before this call is
-     * done.  Works in every state of the stream, so it needs no room in the
+     * done.  Succeeds in every state of the stream; it needs no room in the
      * queue.  May block, but does not wait for work. */
     ps_status (*memory_free)(const struct ps_backend *backend, int device,
                              ps_handle stream, void *data);
 
-    /* nbytes (> 0) of host memory that every device of the backend reaches
-     * and copies asynchronously.  May block.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* Allocate nbytes (> 0) of host memory that every device of the backend
+     * reaches and copies asynchronously.  May block.  Statuses:
+     * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*pinned_allocate)(const struct ps_backend *backend, int device,
                                  size_t nbytes, void **data);
 
@@ -594,12 +604,13 @@ struct ps_backend {
     ps_status (*pinned_free)(const struct ps_backend *backend, int device,
                              void *data);
 
-    /* Queue a copy of nbytes (> 0).  Either side is device memory of any
-     * device of this backend, pinned, or pageable host memory; the caller
-     * keeps both alive until the copy is done.  Enqueues, but may block when a
-     * side is pageable.  If the stream is being captured, each launch copies
-     * what the source has when it reaches the copy; a side is pageable only if
-     * the backend has PS_BACKEND_HOST_MEMORY. */
+    /* Queue a copy of nbytes (> 0).  Each side is device memory of any device
+     * of this backend, pinned host memory or pageable host memory.  The caller
+     * keeps both sides alive until the copy is done.  Enqueues, but may block
+     * when a side is pageable.  If the stream is being captured, each launch
+     * of the graph copies what the source contains when the launch reaches the
+     * copy.  In a capture, a side is pageable only if the backend has
+     * PS_BACKEND_HOST_MEMORY. */
     ps_status (*memory_copy)(const struct ps_backend *backend, int device,
                              ps_handle stream, void *destination,
                              const void *source, size_t nbytes);
@@ -653,20 +664,22 @@ struct ps_backend {
      * It must be short, must not wait, calls no member but gate_open, and
      * never runs once shutdown has begun.
      *
-     * Takes no place in the stream's queue, so it succeeds even if the queue
-     * is full; disturbs no capture on any thread.  Enqueues.  Statuses:
-     * PS_ERROR_CAPTURE_UNSUPPORTED on a stream that is being captured,
-     * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+     * The notification takes no place in the stream's queue, so this call
+     * succeeds even if the queue is full.  The call disturbs no capture on any
+     * thread.  Enqueues.  Statuses: PS_ERROR_CAPTURE_UNSUPPORTED on a stream
+     * that is being captured, PS_ERROR_OUT_OF_MEMORY,
+     * PS_ERROR_SHUTTING_DOWN. */
     ps_status (*stream_notify)(const struct ps_backend *backend, int device,
                                ps_handle stream,
                                struct ps_notification *notification);
 
-    /* As stream_notify, but call reached when the event's latest record before
-     * this call is done; at once if there is none.  Neither later records, nor
-     * the event's destruction, nor the state of streams other than that of the
-     * record change that.  The status is the failure of the work before that
-     * record.  May block.  Statuses: PS_ERROR_CAPTURED_EVENT,
-     * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+    /* As stream_notify, but call reached when the event's latest record is
+     * done, or at once if the event was never recorded.  Later records and the
+     * event's destruction do not change that.  Nor does the state of a stream
+     * other than the one on which the event was recorded.  The status is the
+     * failure of the work before that record.  May block.  Statuses:
+     * PS_ERROR_CAPTURED_EVENT, PS_ERROR_OUT_OF_MEMORY,
+     * PS_ERROR_SHUTTING_DOWN. */
     ps_status (*event_notify)(const struct ps_backend *backend, int device,
                               ps_handle event,
                               struct ps_notification *notification);
@@ -675,19 +688,21 @@ struct ps_backend {
      * backend does not use the memory any more.  The caller keeps the memory
      * alive during the call.  Called on any thread, even after shutdown; the
      * stream or the event may have been destroyed.  Answers at once.
-     * Statuses: PS_ERROR_TOO_LATE if reached has run, runs, or is about to. */
+     * Statuses: PS_ERROR_TOO_LATE if reached has run, runs, or is about to
+     * run. */
     ps_status (*notify_cancel)(const struct ps_backend *backend, int device,
                                struct ps_notification *notification);
 
     /* ---- Optional group: gates (both or none) --------------------------- */
 
     /* Queue a gate: once the work before it is done or has failed,
-     * reached(argument, status) is called, exactly once, and work queued on
-     * the stream from here on starts only after gate_open.
+     * reached(argument, status) is called exactly once.  Work that is queued
+     * on the stream after the gate starts only after gate_open.
      *
      * reached runs as stream_notify says.  *gate is written before reached can
-     * run, so that reached may open it.  After a failure, *gate means nothing
-     * and reached never runs; nor does it once shutdown has begun.
+     * run, so that reached may open it.  If this call fails, *gate means
+     * nothing and reached never runs.  reached also never runs once shutdown
+     * has begun.
      *
      * Enqueues.  Statuses: PS_ERROR_NOT_SUPPORTED on a stream that is being
      * captured, or if the driver has no gates. */
@@ -712,10 +727,10 @@ struct ps_backend {
 
     /* ---- Optional group: graphs (all or none, but for two) -------------- */
 
-    /* From here on, capture the stream's work instead of running it.  If
-     * another stream waits for an event that was recorded in the capture, it
-     * joins the capture.  Never stream 0.  Needs stream_capturing.  Answers at
-     * once. */
+    /* Begin to capture the stream's work instead of running it.  If another
+     * stream waits for an event that was recorded in the capture, that stream
+     * joins the capture.  Core never calls this for stream 0.  A backend with
+     * this group also has stream_capturing.  Answers at once. */
     ps_status (*capture_begin)(const struct ps_backend *backend, int device,
                                ps_handle stream, enum ps_capture_mode mode);
 
@@ -730,17 +745,19 @@ struct ps_backend {
                              size_t *operations);
 
     /* Optional; NULL if no call disturbs another stream's capture.  Set the
-     * calling thread's mode to *mode, and *mode to the former one: with
-     * PS_CAPTURE_RELAXED the thread's calls disturb no capture, unless they
-     * name a captured stream or event.  Answers at once. */
+     * calling thread's mode to *mode, and *mode to the thread's former mode.
+     * While its mode is PS_CAPTURE_RELAXED, the thread's calls disturb no
+     * capture, unless they name a captured stream or event.  Answers at
+     * once. */
     ps_status (*capture_mode_exchange)(const struct ps_backend *backend,
                                        enum ps_capture_mode *mode);
 
     /* Capture a record of the event, or a wait for it, on a stream that is
-     * being captured.  Other captured records and waits only order the
-     * captured work, but each launch executes this one, on the event itself.
-     * So the event must live as long as the graph.  Enqueues.  Statuses:
-     * PS_ERROR_NOT_SUPPORTED for a PS_EVENT_INTERPROCESS event. */
+     * being captured.  Each launch of the graph executes this record or wait
+     * on the event itself, whereas other captured records and waits only order
+     * the captured work.  So the event must live as long as the graph.
+     * Enqueues.  Statuses: PS_ERROR_NOT_SUPPORTED for a PS_EVENT_INTERPROCESS
+     * event. */
     ps_status (*event_record_external)(const struct ps_backend *backend,
                                        int device, ps_handle event,
                                        ps_handle stream);
@@ -784,38 +801,40 @@ struct ps_backend {
     /* The program is ending: start no more queued work, wait for running work
      * for at most timeout_ns, and end the backend's threads.  A later wait
      * returns PS_ERROR_SHUTTING_DOWN if work is left.  A wait that is already
-     * in progress goes on, if it is on a thread for which the program does not
+     * in progress goes on if its thread is one for which the program does not
      * wait, such as a daemon thread.  May block.  Returns PS_ERROR_NOT_READY
-     * if work was still running at the end.  With PS_BACKEND_SHARED, queued
-     * work belongs to the driver, which does not wait for it when the process
-     * ends, so only the backend's own threads are waited for. */
+     * if work was still running at the end.  A backend with PS_BACKEND_SHARED
+     * waits only for its own threads: queued work belongs to the driver, which
+     * does not wait for it when the process ends. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
 
     /* ---- Optional group: interprocess memory (all or none) -------------- */
 
-    /* Allocate nbytes (> 0) of the device's memory, which work of every stream
-     * may use at once.  Write a handle by which other processes of this user
-     * can open it, as long as this process lives and the memory is not freed.
-     * May block, but not for work.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* Allocate nbytes (> 0) of the device's memory.  Work of every stream may
+     * use it as soon as the call returns.  Write a handle by which other
+     * processes of this user can open it, as long as this process lives and
+     * the memory is not freed.  May block, but does not wait for work.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*shared_allocate)(const struct ps_backend *backend, int device,
                                  size_t nbytes,
                                  unsigned char handle[PS_IPC_HANDLE_BYTES],
                                  void **data);
 
     /* Map memory of nbytes bytes that another process allocated; core refuses
-     * handles of this process's own.  The handle may be any bytes, and nbytes
-     * any number except 0.  The mapped memory stays valid until shared_free,
-     * whatever happens to the other process.  May block, but not for work.
-     * Statuses: those of event_open, PS_ERROR_INVALID_HANDLE also if the
-     * memory has another size; PS_ERROR_OUT_OF_MEMORY. */
+     * handles that this process exported.  The handle may be any bytes, and
+     * nbytes any number except 0.  The mapped memory stays valid until
+     * shared_free, whatever happens to the other process.  May block, but does
+     * not wait for work.  Statuses: those of event_open, and
+     * PS_ERROR_OUT_OF_MEMORY.  Returns PS_ERROR_INVALID_HANDLE also if the
+     * memory has another size. */
     ps_status (*shared_open)(const struct ps_backend *backend, int device,
                              const unsigned char handle[PS_IPC_HANDLE_BYTES],
                              size_t nbytes, void **data);
 
     /* Free memory that shared_allocate or shared_open returned.  No work of
      * this process uses it any more.  Processes that have opened it keep it.
-     * May block, for work too. */
+     * May block, and may wait for work. */
     ps_status (*shared_free)(const struct ps_backend *backend, int device,
                              void *data);
 
@@ -828,15 +847,15 @@ struct ps_backend {
                                 ps_handle stream, uint64_t *capture);
 
     /* Capture a gate on a stream that is being captured.  Each launch of an
-     * executable of the graph makes a gate of its own, on the launch's device:
-     * once the launch's work before it is done or has failed,
-     * reached(argument, gate, status) is called, exactly once, and the work
-     * captured behind it starts only after gate_open(gate).  The calls come in
-     * the order of the launches.  reached runs as stream_notify says, also
-     * during graph_launch, and may open the gate.  There is no call once
-     * shutdown has begun.  Core keeps the argument valid as long as a launch
-     * may call reached.  A backend with this group also has the groups of
-     * graphs and gates.
+     * executable of the graph makes a gate of its own, on the launch's device.
+     * Once the launch's work before the gate is done or has failed,
+     * reached(argument, gate, status) is called exactly once.  The work that
+     * was captured after the gate starts only after gate_open(gate).  The
+     * calls come in the order of the launches.  reached runs as stream_notify
+     * says, also during graph_launch, and may open the gate.  reached is never
+     * called once shutdown has begun.  Core keeps the argument valid as long
+     * as a launch may call reached.  A backend with this group also has the
+     * groups of graphs and gates.
      *
      * Enqueues.  Statuses: PS_ERROR_INVALID_VALUE on a stream that is not
      * being captured, PS_ERROR_CAPTURE_INVALIDATED. */
@@ -847,25 +866,26 @@ struct ps_backend {
 
     /* ---- Optional group: pools (all or none) ---------------------------- */
 
-    /* The bytes of device memory that the backend has reserved for
-     * memory_allocate, now and at most: those in use, and those that were
-     * freed and are kept for later allocations.  May block. */
+    /* Get the number of bytes of device memory that the backend has reserved
+     * for memory_allocate, and the peak of that number.  Reserved memory is in
+     * use, or it was freed and is kept for later allocations.  May block. */
     ps_status (*pool_usage)(const struct ps_backend *backend, int device,
                             uint64_t *reserved, uint64_t *peak);
 
     /* Reset the peak to the bytes that are reserved now.  May block. */
     ps_status (*pool_reset_peak)(const struct ps_backend *backend, int device);
 
-    /* Return freed memory that the pool keeps to the device, until at most
-     * nbytes are reserved or no freed memory is kept.  Memory whose free is
-     * still queued may stay reserved; so may any memory while other work is
-     * queued.  May block. */
+    /* Return freed memory to the device, until at most nbytes are reserved or
+     * no freed memory is left.  Memory whose free is still queued may stay
+     * reserved, and while other work is queued, any freed memory may.  May
+     * block. */
     ps_status (*pool_trim)(const struct ps_backend *backend, int device,
                            uint64_t nbytes);
 
-    /* Keep freed memory only while at most nbytes are reserved; memory beyond
-     * that is returned to the device when it is freed or at a later wait for
-     * work.  At first there is no such limit.  May block. */
+    /* Limit how much freed memory is kept: while more than nbytes are
+     * reserved, freed memory is returned to the device.  This happens when
+     * memory is freed, or at a later call that waits for work to finish.  At
+     * first there is no limit.  May block. */
     ps_status (*pool_set_threshold)(const struct ps_backend *backend,
                                     int device, uint64_t nbytes);
 
@@ -888,17 +908,19 @@ struct ps_backend {
 
     /* The present time in nanoseconds, on the clock by which operations are
      * timed: CLOCK_MONOTONIC, unless time is virtual.  Answers at once, takes
-     * no lock and runs no notifications: the caller may hold any lock. */
+     * no lock and runs no notifications, so the caller may hold any lock. */
     ps_status (*time_now)(const struct ps_backend *backend, int64_t *now);
 
-    /* Make the calling thread's next memory_copy, memory_fill,
-     * memory_fill_items, host_function, sleep or graph_launch write its times
-     * to *times; NULL cancels an earlier call.  When such a call returns with
-     * success, both members are 0 or already the times.  They are unchanged if
-     * the operation was captured.  begin is written before end, each
-     * atomically, and *times belongs to the backend until end is written.
-     * begin stays 0 if only the end is known, and end is -1 if neither is
-     * known.  Answers at once.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* Have the times at which an operation begins and ends stored in *times.
+     * The operation is the one that the calling thread queues by its next call
+     * of memory_copy, memory_fill, memory_fill_items, host_function, sleep or
+     * graph_launch.  When that call returns PS_SUCCESS, both members of *times
+     * are 0, or are already the times.  If the operation is captured, they
+     * stay unchanged.  begin is written before end, each atomically, and
+     * *times belongs to the backend until end is written.  begin stays 0 if
+     * only the end is known.  end becomes -1 if neither time is known.  If
+     * times is NULL, an earlier call of this member is cancelled.  Answers at
+     * once.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*operation_times)(const struct ps_backend *backend,
                                  struct ps_times *times);
 
@@ -926,9 +948,9 @@ struct ps_backend {
      * stream, then the state of the stream for whose record its first
      * operation waits, and so on.  *count becomes the number of all states.
      * If that is more than room (> 0), the last element of the array is the
-     * last state, and the states before it that have no room are left out.
-     * Changes nothing and calls nothing, so that it may be called while any
-     * other member waits.  Answers at once.  Statuses:
+     * last state, and the states for which there is no room before it are left
+     * out.  Changes nothing and calls nothing, so that it may be called while
+     * any other member waits.  Answers at once.  Statuses:
      * PS_ERROR_INVALID_HANDLE. */
     ps_status (*stream_explain)(const struct ps_backend *backend, int device,
                                 ps_handle stream,
@@ -940,7 +962,7 @@ struct ps_backend {
     /* Describe the graph: its nodes, in an order in which they may run, and
      * its edges, each once.  On entry, *node_count and *edge_count are the
      * room in the arrays.  On return, they are the numbers of all nodes and
-     * edges; those that have no room are left out.  May block. */
+     * edges; nodes and edges that have no room are left out.  May block. */
     ps_status (*graph_nodes)(const struct ps_backend *backend, int device,
                              ps_handle graph, struct ps_graph_node *nodes,
                              size_t *node_count, struct ps_graph_edge *edges,
@@ -964,16 +986,16 @@ struct ps_backend {
      * executable; only the parameters of nodes may differ.  Launches that were
      * queued still do the earlier work.  After a failure the executable is as
      * it was.  May block.  Statuses: PS_ERROR_GRAPH_UPDATE if the graph
-     * differs too much; then *difference says how. */
+     * differs too much.  *difference then says how the graph differs. */
     ps_status (*graph_update)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle graph,
                               struct ps_graph_difference *difference);
 
     /* Capture the work of the graph, which has no gates, on a stream that is
-     * being captured: after the stream's captured work, and before work that
-     * is captured on it from here on.  The graph may be destroyed afterwards.
-     * May block.
-     * Statuses: PS_ERROR_INVALID_VALUE on a stream that is not being captured,
+     * being captured.  The graph's work comes after the work that was captured
+     * on the stream before this call, and before work that is captured on it
+     * later.  The graph may be destroyed afterwards.  May block.  Statuses:
+     * PS_ERROR_INVALID_VALUE on a stream that is not being captured,
      * PS_ERROR_CAPTURE_INVALIDATED, PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*capture_graph)(const struct ps_backend *backend, int device,
                                ps_handle stream, ps_handle graph);
@@ -990,7 +1012,7 @@ struct ps_backend {
                                   int count, ps_handle *partition,
                                   int *granted);
 
-    /* Destroy the partition.  All of its streams have been destroyed before.
+    /* Destroy the partition.  Core has destroyed all of its streams before.
      * Other partitions can then get its multiprocessors.  May block. */
     ps_status (*partition_destroy)(const struct ps_backend *backend,
                                    int device, ps_handle partition);
@@ -1021,28 +1043,29 @@ struct ps_backend {
     /* Whether the stream, which another library may have made, serializes with
      * the default stream (1) or not (0); 1 for stream 0.  Answers at once, and
      * runs no notifications.  Statuses: PS_ERROR_INVALID_HANDLE if the backend
-     * can tell. */
+     * can tell that the handle is invalid. */
     ps_status (*stream_blocking)(const struct ps_backend *backend, int device,
                                  ps_handle stream, int *blocking);
 
     /* ---- Optional group: activities of devices (all or none) ------------ */
 
     /* Observe the work that any library in the process queues on the devices,
-     * until activities_end: call the members of *functions, with the argument,
-     * as struct ps_activity_functions says.  *functions lives as long as the
-     * process.  May block.  Must not create a context.  Statuses:
+     * until activities_end.  The backend calls the members of *functions, with
+     * the argument, as struct ps_activity_functions says.  *functions lives as
+     * long as the process.  May block.  Must not create a context.  Statuses:
      * PS_ERROR_NOT_SUPPORTED if the backend lacks a library that it needs;
-     * PS_ERROR_NOT_PERMITTED if another tool observes already.  In the latter
-     * case, reason receives a text for people, of at most size bytes, that
-     * names the tool. */
+     * PS_ERROR_NOT_PERMITTED if another tool observes already.  With
+     * PS_ERROR_NOT_PERMITTED, reason receives a text for people, of at most
+     * size bytes, that names the tool. */
     ps_status (*activities_begin)(
         const struct ps_backend *backend,
         const struct ps_activity_functions *functions, void *argument,
         char *reason, size_t size);
 
-    /* Report, before it returns, the work that has ended; while other work is
-     * still running, some of the work that has ended may be left out.  May be
-     * called after activities_end, too.  May block, but not for work. */
+    /* Report the work that has ended, before this call returns.  While other
+     * work is still running, some of the ended work may be left out.  May be
+     * called after activities_end, too.  May block, but does not wait for
+     * work. */
     ps_status (*activities_flush)(const struct ps_backend *backend);
 
     /* Stop observing; work that was queued before may be reported later.  May
@@ -1058,24 +1081,25 @@ struct ps_backend {
 
     /* ---- Optional ------------------------------------------------------- */
 
-    /* Set whether the work of the device can reach the memory of peer, another
-     * device (1) or not (0).  This applies to all memory that memory_allocate
-     * has returned and will return.  Before the first call of this member for
-     * the two devices, a copy between them gives the access if they support
-     * it.  Copies work with and without access, but are staged without access.
-     * May block.  Not called while work uses the access.  If the two devices
-     * do not support it, returns any failure and changes nothing. */
+    /* If access is 1, give the work of the device access to the memory of
+     * another device, peer.  If access is 0, take this access away.  This
+     * applies to all memory that memory_allocate has returned and will return.
+     * Until this member is first called for the two devices, a copy between
+     * them gives the access too, if they support it.  Copies work with and
+     * without access, but are staged without access.  May block.  Not called
+     * while work uses the access.  If the two devices do not support the
+     * access, returns any failure and changes nothing. */
     ps_status (*peer_access)(const struct ps_backend *backend, int device,
                              int peer, int access);
 
     /* Optional.  If it is present, each thread has its own default stream on
-     * each device: in every member, the handle PS_STREAM_PER_THREAD means that
-     * of the calling thread.  Such a stream serializes with stream 0, as the
-     * streams of blocking_create do.  It begins idle when its thread first
-     * uses it, and is never destroyed: when the thread ends, work that is
-     * queued still runs.  Core uses such a stream only on its own thread.
-     * When the thread ends, core waits for the stream only with
-     * PS_BACKEND_THREADS_FINISH.
+     * each device: in every member, the handle PS_STREAM_PER_THREAD means the
+     * default stream of the calling thread.  Such a stream serializes with
+     * stream 0, as the streams of blocking_create do.  It begins idle when its
+     * thread first uses it, and is never destroyed: when the thread ends, work
+     * that is queued still runs.  Core uses such a stream only on its own
+     * thread.  When the thread ends, core waits for the stream only if the
+     * backend has PS_BACKEND_THREADS_FINISH.
      *
      * Write a name for the calling thread's stream: a number that no other
      * stream of the device ever has, for which ps_is_thread_stream_name
@@ -1088,7 +1112,7 @@ struct ps_backend {
 
     /* Optional; if it is NULL, the handle is the number.  The number by which
      * tools of the device, such as profilers, name the executable.  It is
-     * above 0; those of executables that exist at the same time differ.
+     * above 0.  The numbers of executables that exist at the same time differ.
      * Answers at once.  Statuses: PS_ERROR_NOT_SUPPORTED if the driver does
      * not report it. */
     ps_status (*executable_number)(const struct ps_backend *backend,

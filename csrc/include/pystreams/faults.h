@@ -1,12 +1,13 @@
 /* Fault injection, with which tests make a device's work fail.  Programs do
- * not need it.  A backend that offers it registers a second capsule with its
- * first one,
+ * not need it.  A backend that offers it registers a second capsule together
+ * with the capsule of its table:
  *
  *     PyObject_CallMethod(pystreams, "register_backend", "NN", capsule,
  *                         PyCapsule_New((void *)&faults,
  *                                       PS_FAULTS_CAPSULE_NAME, NULL));
  *
- * and then pystreams.testing checks how failures are reported. */
+ * The conformance suite, pystreams.testing, then also checks how the backend
+ * reports failures. */
 #ifndef PYSTREAMS_FAULTS_H
 #define PYSTREAMS_FAULTS_H
 
