@@ -63,8 +63,8 @@ cuda_capture_end(const struct ps_backend *backend, int device,
     uint64_t number = 0;
 
     (void)cuda_stream_capture(backend, device, stream, &number);
-    ps_status status = ON_DEVICE(
-        device, cudaStreamEndCapture((cudaStream_t)stream, &captured));
+    ps_status status =
+        ON_DEVICE(device, cuda_gates_end_capture(stream, &captured));
 
     if (status == PS_ERROR_CAPTURE_UNMATCHED) {
         return status;

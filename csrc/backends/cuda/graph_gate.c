@@ -59,6 +59,10 @@ struct owner {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
+/* Held while a gate is captured, and while a capture ends: the driver crashes
+ * if a capture ends while another thread adds memory operations to it.  Taken
+ * before `lock`. */
+static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 /* The number of owners.  While it is 0, launches need not look for gates. */
 static atomic_int owner_count;
 
@@ -422,7 +426,20 @@ cuda_capture_gate(const struct ps_backend *backend, int device,
         cuda_driver.capture_info == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    return ON_DEVICE(device, gate_capture(stream, reached, argument));
+    pthread_mutex_lock(&adding);
+    ps_status status =
+        ON_DEVICE(device, gate_capture(stream, reached, argument));
+    pthread_mutex_unlock(&adding);
+    return status;
+}
+
+cudaError_t
+cuda_gates_end_capture(ps_handle stream, cudaGraph_t *graph)
+{
+    pthread_mutex_lock(&adding);
+    cudaError_t error = cudaStreamEndCapture((cudaStream_t)stream, graph);
+    pthread_mutex_unlock(&adding);
+    return error;
 }
 
 /* ---- Launches ---- */

@@ -5,6 +5,7 @@
 #define PYSTREAMS_CUDA_GRAPH_GATE_H
 
 #include <cuda.h>
+#include <cuda_runtime_api.h>
 #include <stdbool.h>
 
 #include <pystreams/backend.h>
@@ -18,6 +19,10 @@ struct cuda_capture *cuda_gates_expect(ps_handle origin);
  * it has failed to begin. */
 void cuda_gates_begin(struct cuda_capture *capture, int device);
 void cuda_gates_cancel(struct cuda_capture *capture);
+
+/* End the capture that began on the stream, as cudaStreamEndCapture does, but
+ * not while another thread is capturing a gate. */
+cudaError_t cuda_gates_end_capture(ps_handle stream, cudaGraph_t *graph);
 
 /* Call this after a capture has ended.  `graph` is the resulting graph, or 0
  * if there is none.  `origin` is the stream on which the capture began.

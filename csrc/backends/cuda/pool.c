@@ -215,6 +215,9 @@ cuda_pool_reduce(int device, uint64_t nbytes)
 {
     cudaMemPool_t pool = atomic_load(&pools[device]);
 
+    /* The driver rounds the size up: UINT64_MAX would become 0, and the pool
+     * would lose all of its unused memory. */
+    nbytes = nbytes < INT64_MAX ? nbytes : INT64_MAX;
     return pool == NULL ? PS_SUCCESS
                         : ON_DEVICE(device, cudaMemPoolTrimTo(pool, nbytes));
 }
