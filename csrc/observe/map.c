@@ -1,5 +1,5 @@
-/* The hash table uses linear probing: a key is in the slot that its hash
- * selects, or in the next one that was free when the key was added. */
+/* The hash table uses linear probing.  A new key goes into the slot that its
+ * hash selects or, if that slot is occupied, into the next free one. */
 #include "map.h"
 
 #include <stdlib.h>
@@ -62,8 +62,8 @@ ps_map_set(struct ps_map *map, uint64_t first, uint64_t second, void *value)
     return true;
 }
 
-/* Remove a key.  Keys behind it that were displaced move up, so that they are
- * still found. */
+/* Remove a key.  map_slot() stops at the slot that becomes empty.  So the keys
+ * in the following slots, up to the next empty slot, are inserted again. */
 void *
 ps_map_take(struct ps_map *map, uint64_t first, uint64_t second)
 {

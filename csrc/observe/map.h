@@ -7,17 +7,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Uses open addressing.  `room` is the number of slots, a power of two;
- * `count` is the number of slots that are not empty. */
+/* `room` is the number of slots, which is a power of two.  `count` is the
+ * number of slots that are not empty. */
 struct ps_map {
     struct ps_map_slot {
         uint64_t first, second;
-        void *value; /* NULL: the slot is empty */
+        void *value; /* NULL if the slot is empty */
     } * slots;
     size_t room, count;
 };
 
-/* Returns the value of the key (first, second); NULL if there is none. */
+/* Returns the value of the key (first, second), or NULL if the key is not in
+ * the table. */
 void *ps_map_get(const struct ps_map *map, uint64_t first, uint64_t second);
 
 /* Set the value of the key.  The value must not be NULL.  Returns false if out
@@ -25,7 +26,8 @@ void *ps_map_get(const struct ps_map *map, uint64_t first, uint64_t second);
 bool
 ps_map_set(struct ps_map *map, uint64_t first, uint64_t second, void *value);
 
-/* Remove the key, and return its value; NULL if there is none. */
+/* Remove the key and return its value.  Returns NULL if the key is not in the
+ * table. */
 void *ps_map_take(struct ps_map *map, uint64_t first, uint64_t second);
 
 /* Remove all keys, and free the slots.  The objects to which the values point

@@ -1,7 +1,8 @@
-/* The functions of struct ps_backend: the result type, the name, the
- * parameters and the arguments of each.  Define the macro MEMBER before each
- * include of this file, which expands it for each function and then undefines
- * it. */
+/* A list of the functions of struct ps_backend.  Before each include of this
+ * file, define the macro MEMBER(type, name, parameters, arguments).  This file
+ * expands it once for each function, and then undefines it.  `type` is the
+ * type of the function's result.  `arguments` passes the parameters on to a
+ * function of the table `inner`. */
 #define WITH(...) (const struct ps_backend *backend, __VA_ARGS__)
 #define TO(...)   (inner, __VA_ARGS__)
 #define LIST(...) __VA_ARGS__

@@ -1,5 +1,5 @@
-/* One mutex guards all variables here.  Texts are never moved or freed, so
- * they are read without it. */
+/* One mutex guards all variables here.  The texts themselves are read without
+ * the mutex, because they are never changed, moved or freed. */
 #include "names.h"
 
 #include <pthread.h>
@@ -11,8 +11,9 @@
 #include "map.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* `numbers` maps the hashes of names to their numbers.  The name with the
- * number n is names[n - 1]. */
+/* `numbers` maps the pair (hash of a name, attempt) to the name's number.
+ * `attempt` is the number of earlier names that have the same hash.  The name
+ * with the number n is names[n - 1]. */
 static struct ps_map numbers;
 static char **names;
 static uint32_t count;

@@ -1,9 +1,10 @@
 /* Receives the ranges and marks that any library in the process reports
  * through NVTX.
  *
- * The rule: a library may call NVTX with any lock held.  So the functions here
- * take only the locks of timeline.c and names.c.  While no timeline records,
- * they return after one test. */
+ * A library may call NVTX with any lock held.  To avoid a deadlock, the
+ * functions here take only the locks of timeline.c and names.c.  While no
+ * timeline records, a mark or the start of a range costs no more than a test
+ * of that. */
 #include "nvtx.h"
 
 #include <pthread.h>
@@ -17,9 +18,9 @@
 static const char default_domain[] = "NVTX";
 
 /* The ranges that a thread has pushed and not popped, in the order of the
- * calls.  Ranges that were pushed before the first recording are left out.
- * Ranges of different domains need not be nested, so a pop removes the latest
- * range of its domain. */
+ * calls.  A range that is pushed while the stack is empty and no timeline
+ * records is left out.  Ranges of different domains need not be nested, so a
+ * pop removes the latest range of its domain. */
 struct stack {
     size_t count, room;
     struct pushed {
@@ -45,7 +46,8 @@ encode(uint32_t code, char *bytes)
     return more + 1;
 }
 
-/* Returns the number of the text; 0 if it is NULL or memory runs out. */
+/* Returns the number of the text, or 0 if the text is NULL or memory runs
+ * out. */
 static uint32_t
 number_of(const char *text)
 {
@@ -70,9 +72,10 @@ number_of_wide(const wchar_t *text)
     return number;
 }
 
-/* Returns the number of the name that a handle of a domain or a registered
- * string stands for.  The handles that this file returns are numbers of names.
- * Others may come from a tool that the library used before. */
+/* Convert the handle of a domain or of a registered string to the number of
+ * its name.  The handles that this file returns to libraries are such
+ * numbers.  A library may also pass a handle that it got from another tool
+ * earlier.  Returns 0 if no name has the handle as its number. */
 static uint32_t
 number_of_handle(const void *handle)
 {
@@ -212,7 +215,8 @@ domain_mark_ex(const void *domain, const struct nvtx_event *event)
     begin(PS_SLICE_MARK, domain, event);
 }
 
-/* The identifier that NVTX returns for a range is the source of its slice. */
+/* The identifier that this returns for a range is 1 + the index of the range's
+ * slice, as ps_timeline_range returns it. */
 static uint64_t
 range_start_ex(const struct nvtx_event *event)
 {

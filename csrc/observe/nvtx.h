@@ -1,7 +1,7 @@
-/* The declarations of NVTX that a tool needs, so that no build requires NVTX's
- * headers.  They are the interface between a library that marks ranges, with
- * NVTX 2 or 3, and the tool: the library that the variable
- * NVTX_INJECTION64_PATH names. */
+/* The declarations of NVTX that a tool needs.  They are repeated here so that
+ * no build requires NVTX's headers.  A library that marks ranges with NVTX 2
+ * or 3 calls the tool through this interface.  The tool is the library that
+ * the environment variable NVTX_INJECTION64_PATH names. */
 #ifndef PYSTREAMS_OBSERVE_NVTX_H
 #define PYSTREAMS_OBSERVE_NVTX_H
 
@@ -46,7 +46,8 @@ enum {
 /* nvtxMessageType_t */
 enum { NVTX_TEXT = 1, NVTX_WIDE_TEXT = 2, NVTX_REGISTERED = 3 };
 
-/* What a push or pop returns if the tool does not count the nesting. */
+/* The result of a push or pop if the tool does not count how deep ranges are
+ * nested. */
 enum { NVTX_NO_PUSH_POP_TRACKING = -2 };
 
 /* nvtxEventAttributes_t */
@@ -70,8 +71,8 @@ typedef void (*nvtx_function)(void);
 /* NvtxExportTableCallbacks */
 struct nvtx_callbacks {
     size_t size;
-    /* Get an array for a module: each element is the address of a variable
-     * that holds a function pointer, which the tool may set.  Returns 0 on
+    /* Get an array of *count elements for a module.  Each element is the
+     * address of a function pointer that the tool may set.  Returns 0 on
      * failure. */
     int (*module)(int module, nvtx_function ***functions, unsigned *count);
 };

@@ -19,17 +19,17 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static const struct ps_backend *_Atomic backends[PS_MOST_RUNTIMES];
 static atomic_bool on[PS_MOST_RUNTIMES];
 static uint64_t (*_Atomic source_of_call)(void);
-/* Calls by runtime and number: `calls` has the latest ones, `older` has
- * others.  A value is twice the call's source, plus 1 if the call has been
- * reported. */
+/* Both maps have the key (runtime, number of a call).  `calls` has the latest
+ * calls, and `older` has earlier ones.  A value is twice the call's source,
+ * plus 1 if the call has been reported. */
 static struct ps_map calls, older;
 static uint64_t made; /* the number of calls so far */
 static struct ps_reports reports;
 
 /* ---- Functions that backends call ---- */
 
-/* Move the calls of `calls` to `older`.  Of the former `older`, forget the
- * calls that have been reported, and keep the others in `calls`.  A call may
+/* Move the calls of `calls` to `older`.  Forget those calls of the former
+ * `older` that have been reported, and keep the others in `calls`.  A call may
  * have several reports, but these come soon after each other. */
 static void
 forget_reported_locked(void)
@@ -80,8 +80,8 @@ done(void *argument, const struct ps_activity *activity)
 {
     int runtime = (int)(uintptr_t)argument;
     PS_HOLD(&mutex);
-    /* A call may have several activities: a launch of a graph, or a copy in
-     * several parts. */
+    /* The call stays in the map, because it may have several activities.
+     * Examples are the launch of a graph, and a copy in several parts. */
     uint64_t source = report_call_locked((uint64_t)runtime, activity->call);
     if (source != 0 && PS_ARRAY_GROW(reports.items, reports.count)) {
         struct ps_report *report = &reports.items[reports.count++];

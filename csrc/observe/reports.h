@@ -1,5 +1,5 @@
-/* Activity reports: the devices report the begin and the end of each
- * operation, and the call that queued it, whichever library made that call.
+/* Activity reports.  The devices report when each operation began and ended,
+ * and which call queued it, also for operations that other libraries queue.
  * The reports are kept here until the timeline takes them. */
 #ifndef PYSTREAMS_OBSERVE_REPORTS_H
 #define PYSTREAMS_OBSERVE_REPORTS_H
@@ -22,10 +22,11 @@ struct ps_reports {
     size_t count;
 };
 
-/* Begin to observe the runtime's devices.  source() must return a number that
- * identifies the call that is being made on this thread, or 0 if no reports
- * about the call are wanted.  It is called with locks of a driver held.
- * Statuses: those of activities_begin. */
+/* Begin to observe the runtime's devices.  source() is called when a thread is
+ * about to queue work or to wait for work.  It must return a number that
+ * identifies this call, or 0 if no reports about the call are wanted.  Locks
+ * of a driver are held when source() is called.  Statuses: those of
+ * activities_begin. */
 ps_status
 ps_reports_begin(int runtime, const struct ps_backend *backend,
                  uint64_t (*source)(void), char *reason, size_t size);
@@ -39,7 +40,8 @@ void ps_reports_end(void);
  * need their reports. */
 void ps_reports_reset(void);
 
-/* Return the reports since the last call.  The caller frees the items. */
+/* Return the reports that have arrived since the last call of this function.
+ * The caller frees the items. */
 struct ps_reports ps_reports_take(void);
 
 /* Get the number that reports use for the stream.  Returns false if the stream
@@ -51,8 +53,8 @@ bool ps_reports_stream(const struct ps_actor_name *stream, uint64_t *number);
 void ps_reports_lock(void);
 void ps_reports_unlock(void);
 
-/* Called in a forked child: forgets everything, because the devices report to
- * the parent. */
+/* Called in a forked child.  Stops observing all runtimes, because the devices
+ * report to the parent. */
 void ps_reports_forget(void);
 
 #endif

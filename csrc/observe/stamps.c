@@ -1,6 +1,7 @@
-/* One mutex guards the devices and their lists.  No backend is called with the
- * mutex held: a driver's call may wait while a stream is full, and that stream
- * may depend on a callable that itself needs the mutex. */
+/* One mutex guards the devices and their lists.  To avoid a deadlock, no
+ * backend is called with the mutex held.  A call of the driver may block while
+ * a stream's queue is full, and the stream's work may be waiting for a
+ * callable that needs the mutex. */
 #include "stamps.h"
 
 #include <pthread.h>
@@ -15,7 +16,7 @@
 enum {
     TRIES = 5,             /* the number of attempts to measure a base */
     PATIENCE_NS = 2000000, /* the longest time that an attempt may take */
-    LASTS_NS = 1000000000, /* after this time a base is too old */
+    LASTS_NS = 1000000000, /* the age above which a base is too old */
     LOOK = 4, /* the number of pending stamps to check when one is added */
     PATIENCE_MS = 20, /* the longest time to wait for other collectors */
 };
@@ -40,7 +41,7 @@ struct device {
     const struct ps_backend *_Atomic backend;
     int runtime, index;
     bool measuring;        /* whether a thread is making a new base */
-    atomic_int collectors; /* threads that are checking stamps */
+    atomic_int collectors; /* the number of threads that check stamps */
     struct base *base;
     struct stamps_list pending; /* in the order of queueing */
     ps_handle *idle;
@@ -94,7 +95,8 @@ relax(const struct ps_backend *backend, enum ps_capture_mode mode)
 
 /* ---- Events ---- */
 
-/* Returns a timed event, from the idle ones or new; 0 if that fails. */
+/* Returns an idle event of the device or, if there is none, a new timed
+ * event.  Returns 0 if the event cannot be created. */
 static ps_handle
 take_event(struct device *device)
 {
@@ -151,8 +153,8 @@ base_unref(struct device *device, struct base *base)
     }
 }
 
-/* Replace the device's base; with none if base is NULL.  Takes over the
- * reference to the base. */
+/* Replace the device's base by `base`, which may be NULL.  Takes over the
+ * reference to `base`. */
 static void
 set_base(struct device *device, struct base *base)
 {
@@ -163,9 +165,9 @@ set_base(struct device *device, struct base *base)
     base_unref(device, former);
 }
 
-/* Record the event on an idle stream, and get the host's time of the record
- * and the greatest possible error of that time.  Returns false if it took too
- * long. */
+/* Record the event on an idle stream, and get the time of the record on the
+ * host's clock and the greatest possible error of that time.  Returns false if
+ * this fails or takes too long. */
 static bool
 measure(struct device *device, ps_handle stream, ps_handle event,
         int64_t *time, int64_t *error)
@@ -185,8 +187,9 @@ measure(struct device *device, ps_handle stream, ps_handle event,
     return status == PS_SUCCESS;
 }
 
-/* Measure a base a few times on the stream, and return the one with the least
- * error; NULL if no attempt succeeded. */
+/* Measure the times of a few events on the stream, and return a new base for
+ * the event whose time has the least error.  Returns NULL if no attempt
+ * succeeded. */
 static struct base *
 measure_base(struct device *device, ps_handle stream)
 {
@@ -253,8 +256,9 @@ find_device(const struct ps_backend *backend,
     return device;
 }
 
-/* Returns a reference to the present base.  If it is too old, one thread
- * measures a new one, and the others use the old one meanwhile. */
+/* Returns a new reference to the device's base, or NULL if none could be
+ * measured.  If the base is too old, one thread measures a new base, and the
+ * other threads use the old one meanwhile. */
 static struct base *
 take_base(struct device *device)
 {
@@ -288,7 +292,8 @@ ps_stamps_drop(struct ps_stamps *stamps)
     }
 }
 
-/* Returns the time of an event that is done; -1 if it is unknown. */
+/* Returns the time on the host's clock of an event that is done, or -1 if the
+ * time cannot be computed. */
 static int64_t
 time_of(const struct ps_stamps *stamps, ps_handle event)
 {
@@ -302,7 +307,7 @@ time_of(const struct ps_stamps *stamps, ps_handle event)
                : -1;
 }
 
-/* Check whether an operation has ended.  If so, write its times and return
+/* Check whether an operation has ended.  If it has, store its times and return
  * true. */
 static bool
 is_over(const struct ps_stamps *stamps)
@@ -319,8 +324,9 @@ is_over(const struct ps_stamps *stamps)
     return true;
 }
 
-/* Check the pending operations, at most the `most` oldest ones, and write the
- * times of those that have ended. */
+/* Check the oldest pending operations, and store the times of those that have
+ * ended.  Checks at most `most` operations, or all of them if `most` is
+ * negative. */
 static void
 collect(struct device *device, int most)
 {
@@ -424,14 +430,15 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
     const struct ps_backend *backend = device->backend;
     struct ps_actor_name stream = {device->runtime, device->index,
                                    stamps->stream};
-    /* Do not record during a capture: a captured record is never done. */
+    /* Do not record the event during a capture, because a captured record
+     * never completes. */
     bool captured = ps_is_capturing(backend, &stream);
     enum ps_capture_mode mode = relax(backend, PS_CAPTURE_RELAXED);
     stamps->end = captured ? 0 : record_event(device, stamps->stream);
     bool recorded = stamps->end != 0;
     if (recorded) {
-        /* Another thread may be reading the times of a slice that was
-         * published. */
+        /* These stores are atomic because another thread may be reading the
+         * times, if they are in a slice that was published. */
         __atomic_store_n(&times->begin, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&times->end, 0, __ATOMIC_RELAXED);
         stamps->times = times;
@@ -446,8 +453,9 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
     return recorded;
 }
 
-/* Devices are only added, at the head of the list.  So the rest of the list
- * can be read without the mutex. */
+/* Returns the first device of the list.  Devices are added at the head of the
+ * list and are never removed.  So the list that begins with this device can be
+ * read without the mutex. */
 static struct device *
 first_device(void)
 {
@@ -455,9 +463,9 @@ first_device(void)
     return SLIST_FIRST(&devices);
 }
 
-/* Wait for the other threads that are checking stamps, since they may be about
- * to write times.  The wait is limited, because such a thread may be waiting
- * in its driver for a long time. */
+/* Wait for the other threads that are checking stamps, because they may be
+ * about to store times.  The wait is limited, because such a thread may block
+ * in the driver for a long time. */
 static void
 wait_for_collectors(struct device *device)
 {

@@ -11,8 +11,9 @@ runtime_of(const struct ps_backend *backend)
     return ps_observer_of(backend)->runtime;
 }
 
-/* If `status` is PS_SUCCESS, forward the call as PS_PASS does, with its
- * result.  Otherwise do not forward it; the result is `status`. */
+/* If `status` is PS_SUCCESS, forward the call as PS_PASS does; the macro's
+ * value is the result of the call.  Otherwise do not forward the call; the
+ * macro's value is `status`. */
 #define PASS_AFTER(status, ...)                                 \
     ({                                                          \
         ps_status status_ = (status);                           \
@@ -86,12 +87,12 @@ event_record(const struct ps_backend *backend, int device, ps_handle event,
     return status;
 }
 
-/* ---- Completions that the host finds out ---- */
+/* ---- Completions of which the host learns ---- */
 
-/* If the status says that the work before the moment is over, report to the
- * detector that the moment has been reached.  A failure of the work also means
- * that it is over.  Drops the reference to the moment, and returns the
- * status. */
+/* Report to the detector that the moment has been reached, unless the status
+ * of the query or wait says that the work may still be pending.  Work that has
+ * failed is not pending any more.  Drops the reference to the moment, and
+ * returns the status. */
 static ps_status
 learned(ps_status status, struct ps_moment *moment)
 {
@@ -347,8 +348,8 @@ capture_graph(const struct ps_backend *backend, int device, ps_handle stream,
                       capture_graph, device, stream, graph);
 }
 
-/* If the status is PS_SUCCESS, report that the executable does the graph's
- * work from here on.  Returns the status. */
+/* If the status is PS_SUCCESS, report to the detector that a launch of the
+ * executable will do the work of the graph.  Returns the status. */
 static ps_status
 instantiated(const struct ps_backend *backend, ps_status status,
              ps_handle graph, const ps_handle *executable)
