@@ -21,26 +21,27 @@ static struct ps_description *forgotten;
 
 /* ---- Clocks ---- */
 
-/* A vector clock: at[i] is the number for the actor with the index i.
- * Constant once there are several references to it. */
+/* A vector clock.  at[i] is the number for the actor with the index i.  While
+ * there are several references to a clock, it is not changed. */
 struct clock {
     atomic_uint refs;
     int count;
     uint64_t at[];
 };
 
-/* A moment: the operations that the clock covers, and the operations of
- * `actor` up to `number`, have happened before it. */
+/* The operations that the clock covers, and the operations of `actor` up to
+ * `number`, have happened before the moment. */
 struct ps_moment {
     atomic_uint refs;
-    /* The value of `starts` when it was made; it is valid only while `starts`
-     * has this value. */
+    /* The value of `starts` when the moment was made.  The moment is valid
+     * only while `starts` has this value. */
     unsigned start;
     int actor;
     uint64_t number;
     struct clock *clock;
     unsigned capture; /* the capture that it belongs to, or 0 */
-    /* It is not known what has happened before; no clock covers it. */
+    /* Whether it is not known what has happened before the moment.  No clock
+     * covers such a moment. */
     bool unknown;
     /* Whether this is the moment of a callable that has not ended.  If so, it
      * is in the list `pending`; `turn` is the callable's place in the order of
@@ -75,8 +76,9 @@ clock_at(const struct clock *clock, int actor)
     return clock != NULL && actor < clock->count ? clock->at[actor] : 0;
 }
 
-/* Make *clock a clock with at least `count` entries to which there is no other
- * reference, so that it can be changed.  Returns false if out of memory. */
+/* Prepare *clock for a change: make sure that it has at least `count` numbers,
+ * and that there is no other reference to it.  If necessary, *clock is
+ * replaced by a copy.  Returns false if out of memory. */
 static bool
 clock_own(struct clock **clock, int count)
 {
@@ -149,9 +151,9 @@ ps_moment_unref(struct ps_moment *moment)
     }
 }
 
-/* Returns whether the owner of the clock knows the moment: all operations
- * before the moment have happened before the owner's next operation.  `who` is
- * the index of the owner, or HOST. */
+/* Returns whether everything that has happened before the moment has also
+ * happened before the next operation of the clock's owner.  `who` is the index
+ * of the owner, or HOST. */
 static bool
 clock_covers(const struct clock *clock, int who,
              const struct ps_moment *moment)
@@ -183,17 +185,19 @@ enum { HOST, FIRST_STREAM };
 struct actor {
     struct ps_actor_name name;
     bool alive;
-    /* The number of its latest operation.  If another stream later takes this
-     * place in the array, it continues these numbers, so that no older clock
-     * covers the new stream's operations by accident. */
+    /* The number of the actor's latest operation.  If another stream takes
+     * this place in the array later, the numbers of its operations continue
+     * from here.  So no older clock covers the new stream's operations by
+     * accident. */
     uint64_t number;
-    struct clock *clock; /* what has happened before its next operation */
+    struct clock *clock; /* what has happened before the next operation */
     /* The value of host_learned when the host's clock was last joined into
      * `clock`. */
     uint64_t learned;
     unsigned capture; /* the capture that it belongs to, or 0 */
-    /* Whether the host knew that all of its work was done when it was last
-     * queried; NOT_QUERIED if it has a later operation. */
+    /* Whether the host knew already, when it last queried the stream, that all
+     * work of the stream was done.  NOT_QUERIED if an operation was queued
+     * since then. */
     enum knowledge { NOT_QUERIED, UNKNOWN, KNOWN } known;
     size_t entries; /* the number of entries that are kept for its accesses */
 };
@@ -202,17 +206,19 @@ static struct actor *actors;
 static int actor_count;
 static bool any_blocking;
 
-/* The values of these maps.  streams: 1 + the index of a stream's actor.
- * events: the moment of an event's latest record.  launches: the moment of an
- * executable's latest launch.  shared: present for an event that other
+/* `streams` maps a stream to 1 + the index of its actor.  `events` maps an
+ * event to the moment of its latest record.  `launches` maps an executable to
+ * the moment of its latest launch.  `shared` contains the events that other
  * processes may record. */
 static struct ps_map streams, events, launches, shared;
 
-/* The host's clock, and the number of times that it has grown. */
+/* The host's clock, and the number of times that moments were joined into
+ * it. */
 static struct clock *host;
 static uint64_t host_learned;
 
-/* The latest number of an operation or a callable in the order of queueing. */
+/* Operations and callables are numbered in the order in which they are
+ * queued.  This is the latest of these numbers. */
 static uint64_t latest_turn;
 
 /* The moments of callables that were queued and have not ended, in the order
@@ -225,10 +231,10 @@ any_pending(void)
     return !TAILQ_EMPTY(&pending);
 }
 
-/* Returns a clock that all operations from here on will cover.  That is the
- * host's clock, unless callables are pending.  A pending callable knows only
- * what the host knew when the callable was queued; so then it is the clock
- * `known` of the first pending callable. */
+/* Returns a clock that the clocks of all later operations will cover.  If no
+ * callable is pending, this is the host's clock.  A pending callable knows
+ * only what the host knew when the callable was queued.  So if callables are
+ * pending, this is the clock `known` of the first of them. */
 static const struct clock *
 known_to_all(void)
 {
@@ -238,7 +244,8 @@ known_to_all(void)
 
 /* Returns the index of a place in `actors` for a new actor; -1 if out of
  * memory.  A place is free if its stream is gone and no entry refers to it.
- * Clocks need no change, because the numbers of the place continue. */
+ * Clocks may still have a number for the place.  They need no change, because
+ * the new actor's numbers continue those of the former one. */
 static int
 free_place(void)
 {
@@ -283,10 +290,10 @@ actor_of(const struct ps_actor_name *name)
     return index;
 }
 
-/* Join the clocks of the streams with which the actor's stream serializes into
- * *clock.  For a default stream these are the blocking streams of its device;
- * for a blocking stream, the default stream.  Returns false if out of
- * memory. */
+/* Join into *clock the clocks of the streams with which the actor's stream
+ * serializes.  A default stream serializes with the blocking streams of its
+ * device, and a blocking stream serializes with the default stream.  Returns
+ * false if out of memory. */
 static bool
 join_serialized(int index, struct clock **clock)
 {
@@ -322,8 +329,8 @@ serialized(const struct ps_actor_name *name)
                                                                       : -1;
 }
 
-/* Returns whether the moment is not NULL and is of the present run of the
- * detector.  A Future may hold the moment of a former run. */
+/* Returns whether the moment is not NULL and was made since the detector was
+ * last started.  A Future may hold an older moment. */
 static bool
 is_current(const struct ps_moment *moment)
 {
@@ -383,9 +390,10 @@ struct entry {
     bool freed; /* the memory was freed before the access was done */
     uint64_t number;
     uint64_t turn;
-    /* The clock of the access, if callables were pending when it was queued;
-     * else NULL.  It is needed because a pending callable may run after
-     * operations that are queued later. */
+    /* The clock of the access.  NULL if no callable was pending when the
+     * access was queued.  The clock is needed because a pending callable may
+     * make its accesses after operations were queued that come later in
+     * order. */
     struct clock *clock;
     struct ps_description *description;
 };
@@ -396,7 +404,7 @@ struct segment {
     struct entry *entries;
 };
 
-/* An array of segments in the order of their addresses, which do not
+/* An array of segments in the order of their addresses.  The segments do not
  * overlap. */
 struct accesses {
     struct segment *segments;
@@ -537,8 +545,8 @@ split(struct accesses *in, uintptr_t address)
     return true;
 }
 
-/* In the range from begin to end, remove the entries for which chosen() is
- * true, and the segments that become empty. */
+/* Remove the entries for which chosen() is true from the range of addresses
+ * from begin to end, and remove the segments that become empty. */
 static void
 sweep(struct accesses *in, uintptr_t begin, uintptr_t end,
       bool (*chosen)(const struct entry *))
@@ -570,7 +578,8 @@ struct actual {
     uint64_t number;
     uint64_t turn;
     struct clock *clock;
-    /* It is made within a callable, so later work may be queued already. */
+    /* Whether the access is made within a callable.  If so, operations that
+     * come later in order may be queued already. */
     bool late;
     struct ps_description *description;
 };
@@ -589,8 +598,9 @@ races(const struct entry *entry, const struct actual *actual)
 }
 
 /* Find an entry with which the access races.  Returns NULL if there is none.
- * *begin and *end become the range of bytes that both access; it continues
- * over adjacent segments that have an entry of the same operation. */
+ * *begin and *end become the range of bytes that both operations access.  This
+ * range includes adjacent segments that have an entry of the same
+ * operation. */
 static const struct entry *
 find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
 {
@@ -618,11 +628,12 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
     return found;
 }
 
-/* Returns whether a pending callable is not ordered with a first access, but
- * comes before a second one.  An access of the callable can then race with the
- * first access and not with the second, so the first must be kept.  The first
- * access is given by `actor`, `number` and `clock`; the second by its actor
- * `who` and its clock `later`. */
+/* Returns whether a pending callable requires that an access is kept although
+ * a second access would make it redundant.  This is so if the callable is not
+ * ordered with the first access, but comes before the second.  An access of
+ * the callable can then race with the first access and not with the second.
+ * `actor`, `number` and `clock` describe the first access; `who` and `later`
+ * are the actor and the clock of the second. */
 static bool
 outlives(int actor, uint64_t number, const struct clock *clock, int who,
          const struct clock *later)
@@ -640,10 +651,11 @@ outlives(int actor, uint64_t number, const struct clock *clock, int who,
     return false;
 }
 
-/* Returns whether the new access makes the entry redundant.  It does if it
- * comes after the entry, because then each later access that races with the
- * entry also races with the new access.  Of one actor, the latest read and the
- * latest write are kept. */
+/* Returns whether the new access makes the entry redundant.  It does so if it
+ * comes after the entry, unless it reads and the entry writes.  Each later
+ * access that races with the entry then also races with the new access.  If
+ * both are of the same actor, they must also be of the same kind, because the
+ * latest read and the latest write of each actor are kept. */
 static bool
 replaces(const struct actual *actual, const struct entry *entry)
 {
@@ -658,8 +670,8 @@ replaces(const struct actual *actual, const struct entry *entry)
                               actual->actor, actual->clock);
 }
 
-/* Returns whether the entry is of the same actor and makes the new access
- * redundant. */
+/* Returns whether the entry makes the new access redundant.  It does so only
+ * if it is a later access of the same actor and of the same kind. */
 static bool
 is_replaced(const struct actual *actual, const struct entry *entry)
 {
@@ -751,7 +763,7 @@ accesses_clear(struct accesses *in)
 struct graph {
     unsigned refs;
     struct accesses among;
-    /* The accesses as an array, set when the capture has ended. */
+    /* An array of the accesses, which is made when the capture has ended. */
     struct ps_access *list;
     int count;
     /* The external events that each launch records or waits for. */
@@ -762,12 +774,13 @@ struct graph {
     int external_count;
 };
 
-/* Graphs, by their captures' numbers; by their handles; and by the handles of
- * executables. */
+/* `captures` maps the number of a capture in progress to its graph.  `graphs`
+ * maps the handle of a graph to the graph.  `executables` maps the handle of
+ * an executable to the graph whose work it does. */
 static struct ps_map captures, graphs, executables;
 static unsigned latest_capture;
 
-/* Used for a graph or executable whose handle is not known. */
+/* An empty graph, used if the handle of a graph or executable is not known. */
 static struct graph nothing;
 
 static void
@@ -919,8 +932,8 @@ ps_races_stop(void)
     unlock();
 }
 
-/* If the detector is on and the call is the program's own, lock the mutex and
- * return true.  Otherwise return false. */
+/* If the detector is on and the call in progress is not internal, lock the
+ * mutex and return true.  Otherwise return false. */
 static bool
 enter(void)
 {
@@ -935,8 +948,8 @@ enter(void)
     return true;
 }
 
-/* As enter, and also get the moment of the callable that the thread runs; NULL
- * if it runs none. */
+/* As enter, but also get the moment of the callable that the thread runs.
+ * *callable becomes NULL if the thread runs none. */
 static bool
 enter_in(struct ps_moment **callable)
 {
@@ -980,7 +993,8 @@ begin_operation(const struct ps_actor_name *stream,
 }
 
 /* Look for a race of the access.  If there is one, fills in *race and returns
- * true.  The caller releases the description *found. */
+ * true.  *found becomes a new reference to the description of the other
+ * operation. */
 static bool
 look(const struct actual *actual, struct ps_race *race,
      struct ps_actor_name names[2], struct ps_description **found)
@@ -1012,8 +1026,8 @@ look(const struct actual *actual, struct ps_race *race,
     return true;
 }
 
-/* Make the accesses count as those of the callable itself, so that later work
- * on its stream is ordered after them. */
+/* Make the accesses count as accesses of the callable itself, so that later
+ * work on the callable's stream is ordered after them. */
 static void
 attribute(const struct ps_moment *callable, struct actual *actual)
 {
@@ -1063,8 +1077,8 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
     return true;
 }
 
-/* Report the race of an access, if there is one, to the hook `found`.  The
- * mutex is unlocked during that. */
+/* If the access races with another, report the race to the hook `found`.  The
+ * mutex is unlocked while the hook runs. */
 static ps_status
 check(const struct actual *actual)
 {
@@ -1104,8 +1118,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
         if (!is_current(callable)) {
             callable = NULL;
         }
-        /* The callable that makes the accesses was queued before the detector
-         * was started, so they do not count. */
+        /* Accesses of a callable that was queued before the detector was
+         * started do not count. */
         if (stream == NULL && in_callable && callable == NULL) {
             count = 0;
         }
@@ -1120,8 +1134,8 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
             }
         }
         /* An access of the host is done before the next operation is queued,
-         * so it can race only with pending callables, and needs an entry only
-         * if there are any. */
+         * so it can race only with pending callables.  If no callable is
+         * pending, it needs no entry. */
         bool noted = actual.actor != HOST || any_pending();
         for (int i = 0; i < count && noted; i++) {
             actual.access = &accesses[i];
@@ -1215,10 +1229,11 @@ ps_races_synchronize(const struct ps_moment *moment)
     }
 }
 
-/* Get the moment at which all work of the stream so far is done.  The caller
- * releases now->clock.  Returns KNOWN if the host knows already that it has
- * been reached.  If out of memory, returns NOT_QUERIED, and the moment is not
- * complete. */
+/* Get the moment at which the work that has been queued on the stream so far
+ * is done.  The caller releases now->clock.  Returns KNOWN if the host knows
+ * already that the moment has been reached, and UNKNOWN if it does not know
+ * this.  If out of memory, returns NOT_QUERIED, and *now lacks the work of
+ * streams with which the stream serializes. */
 static enum knowledge
 find_moment(int index, const struct ps_actor_name *stream,
             const struct ps_moment *callable, struct ps_moment *now)
@@ -1325,8 +1340,9 @@ ps_races_callable_ended(struct ps_moment *moment)
     }
 }
 
-/* Returns the moment at which the present work of all streams of the device is
- * done; of all devices if name is NULL. */
+/* Returns the moment at which the work that has been queued so far on all
+ * streams of the device is done.  If name is NULL, includes the streams of all
+ * devices.  Returns NULL if out of memory. */
 static struct ps_moment *
 moment_of_all(const struct ps_actor_name *name)
 {
@@ -1370,8 +1386,8 @@ ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number)
     return result;
 }
 
-/* Set the moment of a handle in the map to that after the stream's latest
- * operation. */
+/* Map the handle to the moment after the stream's latest operation.  If memory
+ * runs out, remove the handle from the map. */
 static void
 moment_set(struct ps_map *map, ps_handle handle,
            const struct ps_actor_name *stream)
@@ -1405,8 +1421,9 @@ void
 ps_races_record(ps_handle event, const struct ps_actor_name *stream)
 {
     if (ps_races_are_on() && hooks->is_internal()) {
-        /* Core uses the native event now.  Before, it may have belonged to an
-         * event of the program, whose moment is forgotten here. */
+        /* Core records this native event for itself.  Earlier, an event of the
+         * program may have used the native event.  Forget the moment at which
+         * that event was recorded. */
         moment_forget(&events, stream->runtime, event);
     }
     else {
@@ -1414,8 +1431,9 @@ ps_races_record(ps_handle event, const struct ps_actor_name *stream)
     }
 }
 
-/* Returns the moment of the event's latest record; a moment that is `unknown`
- * if that is not known. */
+/* Returns a new reference to the moment of the event's latest record.  If that
+ * moment is not known, returns a moment that has `unknown` set.  Returns NULL
+ * if out of memory. */
 static struct ps_moment *
 moment_of_event(int runtime, ps_handle event)
 {
@@ -1518,7 +1536,8 @@ ps_races_capture_event(const struct ps_actor_name *stream, ps_handle event,
     unlock();
 }
 
-/* Set the graph of a handle in the map. */
+/* Map the handle to the graph.  If graph is NULL, remove the handle from the
+ * map. */
 static void
 graph_name(struct ps_map *map, int runtime, ps_handle handle,
            struct graph *graph)
@@ -1583,7 +1602,8 @@ ps_races_forget_executable(int runtime, ps_handle executable)
     moment_forget(&launches, runtime, executable);
 }
 
-/* Returns a reference to the graph that the handle has in the map, for the
+/* Returns a new reference to the graph to which `map` maps the handle, or
+ * &nothing if the handle is not in the map.  The handle belongs to the
  * stream's runtime. */
 static struct graph *
 graph_of_locked(const struct ps_map *map, const struct ps_actor_name *stream,
@@ -1607,8 +1627,9 @@ graph_drop(struct graph *graph)
     }
 }
 
-/* Make the stream wait for everything for which a launch waits: the
- * executable's previous launch, and external events. */
+/* Make the stream wait for what a launch of the executable waits for.  This is
+ * the executable's previous launch, and the external events for which the
+ * graph waits. */
 static void
 join_launch(const struct ps_actor_name *stream, const struct graph *graph,
             ps_handle executable)
@@ -1674,8 +1695,8 @@ ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle handle)
     return status;
 }
 
-/* Returns whether work that is queued on the stream from here on comes after
- * the access. */
+/* Returns whether work that will be queued on the stream later comes after the
+ * access. */
 static bool
 comes_after(const struct ps_actor_name *stream, const struct entry *entry)
 {
