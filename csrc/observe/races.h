@@ -2,7 +2,7 @@
  * events and waits, and finds conflicting accesses to memory that are not
  * ordered.
  *
- * * Each stream is an actor, and its operations are numbered.  The host is one
+ * Each stream is an actor, and its operations are numbered.  The host is one
  * more actor.  All calls to the library count as ordered, in the order in
  * which they are made, even if different threads make them.  A vector clock
  * says what has happened before some point.  It has a number for each actor,
@@ -10,7 +10,7 @@
  * point.  The clock of an operation covers what the host's clock covered when
  * the operation was queued, and everything for which its stream has waited.
  *
- * * For each range of bytes, the latest read and the latest write of each
+ * For each range of bytes, the latest read and the latest write of each
  * actor are kept.  A new access races with a kept access if at least one of
  * the two is a write, and the clock of the new access does not cover the kept
  * one. */
@@ -108,7 +108,8 @@ void ps_races_start(const struct ps_races_hooks *hooks);
 void ps_races_stop(void);
 bool ps_races_are_on(void);
 
-/* ---- Reports to the detector of what happens ---- */
+/* The functions below tell the detector what happens in the program.  Each
+ * comment says when to call the function, or what it returns. */
 
 /* Call this before an operation is queued on the stream or, if stream is NULL,
  * before the host accesses memory.  Returns PS_SUCCESS, a failure of the hook

@@ -2,7 +2,7 @@
  * times.  A timed event is recorded before each operation, and another one
  * after it.
  *
- * * To get the time of an event on the host's clock, the event is compared
+ * To get the time of an event on the host's clock, the event is compared
  * with a base.  A base is an event whose time on the host's clock was
  * measured, with a known error.  A new base is made every second, because the
  * clocks of host and device drift apart, and because event_elapsed returns a

@@ -1,5 +1,6 @@
 /* One mutex guards the log.  Hooks are called with the mutex unlocked.  Slices
- * are never moved, and only the code that added a slice writes to it. */
+ * are never moved, so the code that added a slice fills it in without the
+ * mutex. */
 #include "timeline.h"
 
 #include <pthread.h>
@@ -17,7 +18,7 @@
 enum { CHUNK = 1024 };
 
 struct chunk {
-    struct chunk *next; /* the next chunk with slices that have not ended */
+    struct chunk *next; /* the next chunk in the list `unfinished` */
     struct ps_slice slices[CHUNK];
 };
 
@@ -25,9 +26,10 @@ struct stream {
     struct ps_actor_name name;
     uint64_t latest;  /* 1 + the index of its latest slice; 0 if it has none */
     uint64_t capture; /* the number of the capture that it belongs to, or 0 */
-    /* Only for a blocking stream; values as of ps_slice.source.  follows: the
-     * default stream's slice for which this stream waited last.  followed:
-     * this stream's slice for which the default stream waited last. */
+    /* These are set only for a blocking stream.  Each refers to a slice as
+     * ps_slice.source does.  `follows` refers to the slice of the default
+     * stream for which this stream waited last.  `followed` refers to the
+     * slice of this stream for which the default stream waited last. */
     uint64_t follows;
     uint64_t followed;
 };
@@ -42,8 +44,9 @@ struct ps_timeline {
     struct stream *streams;
     uint32_t stream_count;
     bool any_blocking;
-    /* The values of these maps.  by_name and by_number: 1 + the index of a
-     * stream.  events: the mark of an event; see record_mark. */
+    /* `by_name` maps the handle of a stream to 1 + the stream's index, and
+     * `by_number` maps the stream's number in reports to the same.  `events`
+     * maps an event to its mark; see record_mark. */
     struct ps_map by_name, by_number, events;
     uint64_t captures;
     struct ps_node *nodes;
@@ -58,10 +61,11 @@ static LIST_HEAD(, ps_timeline) logs = LIST_HEAD_INITIALIZER(logs);
 static atomic_bool on;
 static atomic_bool all_by_events;
 static const struct ps_timeline_hooks *_Atomic hooks;
+/* The chunks of freed logs that have slices that may still be written to. */
 static struct chunk *unfinished;
 static uint64_t next_index; /* the index of the next log's first slice */
-/* The key of a value for each thread: the source (1 + index) of the slice of
- * the call that the thread is making. */
+/* The thread-specific value of this key is the argument of the thread's last
+ * call of set_queued_slice. */
 static pthread_key_t queued_slice;
 static bool has_key;
 /* The timeline's tables; see ps_observer_table. */
@@ -230,7 +234,7 @@ fork_parent(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* The mutex is held during a fork, so that the child does not see a change
+/* The mutexes are held during a fork, so that the child does not see a change
  * that another thread has half made. */
 static void
 fork_child(void)
@@ -344,9 +348,10 @@ find_stream_locked(struct ps_timeline *timeline,
     return known != 0 ? &timeline->streams[known - 1] : NULL;
 }
 
-/* Add a stream to the log.  *number is its number in reports; number is NULL
- * if it has none.  If a report has added a stream with this number already,
- * uses that entry.  Returns NULL if out of memory. */
+/* Add a stream to the log.  *number is the stream's number in reports;
+ * `number` is NULL if it has none.  If a report has added this stream already,
+ * before its name was known, only stores the name.  Returns NULL if out of
+ * memory. */
 static struct stream *
 add_stream_locked(struct ps_timeline *timeline,
                   const struct ps_actor_name *name, const uint64_t *number)
@@ -403,9 +408,10 @@ add_stream(const struct ps_actor_name *name)
     return stream != NULL;
 }
 
-/* Lock the mutex, and return the current log; *stream becomes the stream,
- * which is added to the log if necessary.  Returns NULL, with the mutex
- * unlocked, if no log is active or memory is short. */
+/* Lock the mutex, and return the current log.  *stream becomes the stream with
+ * this name, which is added to the log if necessary.  It becomes NULL if
+ * `name` is NULL.  If no log is active or memory is short, returns NULL with
+ * the mutex unlocked. */
 static struct ps_timeline *
 lock_with(const struct ps_actor_name *name, struct stream **stream)
 {
@@ -444,8 +450,9 @@ add_wait_locked(struct ps_timeline *timeline, const struct ps_slice *like,
     }
 }
 
-/* Add slices for the waits by which a stream serializes: waits for the default
- * stream or, if it is the default stream itself, for the blocking streams. */
+/* Add slices for the waits that serialize the stream with others.  A blocking
+ * stream waits for the default stream, and the default stream waits for the
+ * blocking streams. */
 static void
 serialize_locked(struct ps_timeline *timeline, const struct stream *stream,
                  const struct ps_slice *like)
@@ -487,9 +494,9 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
         timeline->any_blocking |= name->blocking;
     }
     if (stream == NULL || stream->capture == 0) {
-        /* A wait of the host queues nothing on the stream, so the stream does
-         * not serialize then.  But a wait for the default stream includes the
-         * blocking streams. */
+        /* A wait of the host queues nothing on the stream, so the stream waits
+         * for no other stream.  But a wait of the host for the default stream
+         * includes the blocking streams. */
         if (stream != NULL && timeline->any_blocking &&
             (kind != PS_SLICE_SYNCHRONIZE || stream->name.stream == 0)) {
             serialize_locked(timeline, stream, &like);
@@ -531,17 +538,17 @@ ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since)
 
 /* ---- Activities of other libraries ---- */
 
-/* Returns the value of ps_slice.name for a number of names.h; 0 if the number
- * is 0. */
+/* Returns the value of ps_slice.name for the number of a name (see names.h).
+ * Returns 0 if the number is 0. */
 static uint32_t
 foreign_name(uint32_t number)
 {
     return number != 0 ? number | PS_TIMELINE_NAME : 0;
 }
 
-/* Add a slice for a call that another library makes on this thread, which may
- * hold any lock, such as a driver's.  Returns 1 + the index of the slice; 0 on
- * failure. */
+/* Add a slice for a call that another library makes on this thread.  The
+ * thread may hold any lock, such as a lock of the driver.  Returns 1 + the
+ * index of the slice, or 0 if none was added. */
 static uint64_t
 add_foreign(const struct ps_slice *like)
 {
@@ -589,8 +596,8 @@ log_of_locked(uint64_t source)
 void
 ps_timeline_range_end(uint64_t source)
 {
-    /* If the hooks are NULL, no log was ever begun, so the source comes from
-     * another tool. */
+    /* If the hooks are NULL, no log was ever begun, so another tool has
+     * returned this identifier of a range. */
     if (source == 0 || atomic_load(&hooks) == NULL) {
         return;
     }
@@ -611,9 +618,10 @@ ps_timeline_range_end(uint64_t source)
 
 /* ---- Order of streams ---- */
 
-/* Returns the mark of an event whose latest record has this source: twice the
- * source.  For an event whose latest record was captured, the mark is twice
- * the capture's number, plus 1. */
+/* Returns an event's mark, which tells what its latest record was.  If the
+ * record has a slice, the mark is twice the source that refers to this slice.
+ * If the record was captured, the mark is twice the capture's number, plus
+ * 1. */
 static uintptr_t
 record_mark(uint64_t source)
 {
@@ -762,7 +770,8 @@ struct queueing {
     bool by_events;
     bool reported;
     struct ps_stamps *stamps;
-    /* The time before the call; 0 if the backend writes the begin. */
+    /* The time before the call that queues the operation.  0 if queued()
+     * chooses the time of queueing. */
     int64_t time;
 };
 
@@ -774,8 +783,10 @@ times_by_events(const struct ps_backend *inner)
     return atomic_load(&all_by_events) || inner->operation_times == NULL;
 }
 
-/* Set the slice to which reports about this thread's next call of a driver
- * belong: 1 + its index, or 0 for none. */
+/* Choose the slice to which reports about the driver calls that this thread
+ * makes next belong.  `source` is 1 + the slice's index, or NO_SLICE.  If it
+ * is 0, each call counts as a call of another library, and gets a new
+ * slice. */
 static void
 set_queued_slice(uint64_t source)
 {
@@ -784,8 +795,8 @@ set_queued_slice(uint64_t source)
     }
 }
 
-/* A value in place of a source.  It means that reports about this thread's
- * call belong to no slice, and must not add one. */
+/* An argument of set_queued_slice.  Reports about this thread's calls then
+ * belong to no slice, and the calls get no new slices. */
 #define NO_SLICE UINT64_MAX
 
 /* Returns whether the device reports exactly one activity for an operation of
@@ -818,13 +829,14 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
         return this;
     }
     this.slice->nbytes = nbytes;
-    /* -1 means that the times are not known.  The backend sets `begin` to 0
-     * when it takes the struct. */
+    /* This is replaced if the operation's times are going to be known.  If it
+     * is still -1 after the call, because the operation was captured for
+     * example, queued() drops the slice. */
     this.slice->times.begin = -1;
     if (!this.by_events && !this.reported) {
         inner->operation_times(inner, &this.slice->times);
-        /* The backend may write only the end of a graph launch, so keep this
-         * time for its begin. */
+        /* The backend may store only the time at which a graph launch ends.
+         * Then the time at which it begins is computed from this time. */
         this.time = kind == PS_SLICE_GRAPH ? ps_timeline_now() : 0;
         return this;
     }
@@ -871,8 +883,8 @@ queued(const struct ps_backend *backend, const struct queueing *this,
         ps_slice_publish(slice, this->time);
     }
     else {
-        /* If the operation ran within the call, its begin is also used as the
-         * time of queueing. */
+        /* If the operation ran within the call, the time at which it began is
+         * also used as the time of queueing. */
         int64_t begin =
             time_of(&slice->times.end) > 0 ? time_of(&slice->times.begin) : 0;
         ps_slice_publish(slice, begin > 0 ? begin : ps_timeline_now());
@@ -949,7 +961,7 @@ capture_begin(const struct ps_backend *backend, int device, ps_handle stream,
 {
     struct ps_actor_name name = ps_actor_named(backend, device, stream);
     /* Add the stream to the log before the capture begins, because the call
-     * that gets its number could invalidate the capture. */
+     * that gets the stream's number could invalidate the capture. */
     ps_timeline_know(&name);
     ps_status status = PS_PASS(backend, capture_begin, device, stream, mode);
     if (status == PS_SUCCESS) {
@@ -979,8 +991,8 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
     return PS_PASS(backend, stream_destroy, device, stream);
 }
 
-/* Forward a call that waits.  The Python layer has already added a slice for
- * the wait, so the device's report of it must add none. */
+/* Forward a call that waits.  The Python layer adds the slice for this wait,
+ * so no slice must be added for the driver's report of the wait. */
 #define WAIT(call)                  \
     ({                              \
         set_queued_slice(NO_SLICE); \
@@ -1089,9 +1101,10 @@ ps_timeline_span_drop(const struct ps_open_span *span)
 
 /* ---- Reports ---- */
 
-/* The function `source` for ps_reports_begin: called for each call of any
- * library that queues work or waits, with locks of a driver held.  Returns the
- * source of the call's slice; 0 if no reports about the call are wanted. */
+/* The argument `source` of ps_reports_begin.  It is called when any library
+ * makes a call that queues work or waits, with locks of a driver held.
+ * Returns 1 + the index of the call's slice, or 0 if no reports about the call
+ * are wanted. */
 static uint64_t
 source_of_call(void)
 {
@@ -1111,8 +1124,9 @@ ps_timeline_activities(int runtime, const struct ps_backend *backend,
                    : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* Returns the stream that has this number in reports, which is added if it is
- * not in the log; NULL if out of memory. */
+/* Returns the stream that has this number in reports.  If it is not in the
+ * log, adds a stream with this name and number.  Returns NULL if out of
+ * memory. */
 static struct stream *
 reported_stream_locked(struct ps_timeline *timeline, struct ps_actor_name name,
                        uint64_t number)
@@ -1134,8 +1148,8 @@ extend(struct ps_slice *slice, const struct ps_times *times)
 {
     int64_t begin = time_of(&slice->times.begin);
     int64_t end = time_of(&slice->times.end);
-    /* An operation cannot begin before the call that queues it, so if it seems
-     * to, the difference is an error of the clocks. */
+    /* An operation cannot begin before the call that queues it.  If it seems
+     * to have done so, the difference is an error of the clocks. */
     ps_stamps_note_error(time_of(&slice->queued) - times->begin);
     if (begin <= 0 || times->begin < begin) {
         set_time(&slice->times.begin, times->begin);
@@ -1239,8 +1253,8 @@ static void
 place_reports(void)
 {
     struct ps_reports reports = ps_reports_take();
-    /* The default stream of the device of the latest report, and its number in
-     * reports if that is known. */
+    /* The default stream of the latest report's device.  `number` is the
+     * stream's number in reports, if `known` is true. */
     struct ps_actor_name unmarked = {-1, -1, 0};
     uint64_t number = 0;
     bool known = false;
@@ -1322,10 +1336,10 @@ ps_timeline_source(const struct ps_timeline *timeline,
     return slice;
 }
 
-/* How far a stream has got.  time: when all of its operations before the
- * present slice were done; 0 if that is not known.  source: the slice that
- * determined this time.  pending: whether one of these operations has not
- * ended. */
+/* How far a stream has got before the present slice.  `time` is the time at
+ * which all of its operations before this slice were done, or 0 if no such
+ * time is known.  `source` refers to the slice that ended at this time.
+ * `pending` tells whether one of these operations has not ended. */
 struct reached {
     int64_t time;
     uint64_t source;
@@ -1338,10 +1352,10 @@ later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Compute the begin of an operation, if it is not known, and how far its
- * stream has got after it.  inexact: whether the clocks of host and device may
- * disagree; then the begin is moved so that it is not before the end of the
- * previous operation. */
+/* Compute when an operation began, if that is not known, and how far its
+ * stream has got after the operation.  inexact: whether the clocks of host and
+ * device may disagree.  If so, and the operation seems to begin before the
+ * previous one has ended, its times are corrected. */
 static void
 resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
                   bool inexact)
@@ -1359,8 +1373,8 @@ resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
     if (end <= 0) {
         return;
     }
-    /* This operation has ended, so earlier operations of the stream have, too,
-     * even if their reports come later or are lost. */
+    /* This operation has ended, so the earlier operations of the stream have
+     * also ended, even if the reports about them arrive later or are lost. */
     at->pending = false;
     if (known == 0) {
         int64_t begin = later(at->time, slice->queued);
@@ -1392,8 +1406,8 @@ resolve_wait(const struct ps_timeline *timeline, struct reached *at,
     }
 }
 
-/* Returns the source of the slice that ended last among those of all streams
- * of the device. */
+/* Returns the source that refers to the slice that ended last on the streams
+ * of the device.  `stream` is the index of a stream of the device. */
 static uint64_t
 latest_of_device(const struct ps_timeline *timeline,
                  const struct reached *reached, uint32_t stream)
@@ -1410,9 +1424,9 @@ latest_of_device(const struct ps_timeline *timeline,
     return latest.source;
 }
 
-/* Set the source of a wait for a device or a stream.  If devices report
- * activities, the log now has more of the stream's work than when the wait was
- * made. */
+/* Set the source of a wait for a device or a stream.  The source of a wait for
+ * a stream was set when the wait was added, but activity reports may have
+ * added more of the stream's work to the log since. */
 static void
 resolve_synchronize(const struct ps_timeline *timeline,
                     const struct reached *reached, struct ps_slice *slice)

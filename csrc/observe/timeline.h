@@ -1,9 +1,9 @@
-/* The timeline: a log of the operations of streams and the waits of the host,
- * with the times at which each began and ended.  A log is a list of slices,
- * one for each operation or wait, in the order of the calls.  The indices of
- * slices continue from one log to the next.  If an operation ends after the
- * recording has stopped, its end is still written, and the memory of its slice
- * is kept until then. */
+/* The timeline is a log of the operations of streams and the waits of the
+ * host, with the times at which each began and ended.  A log is a list of
+ * slices, one for each operation or wait, in the order of the calls.  The
+ * indices of slices continue from one log to the next.  If an operation ends
+ * after the recording has stopped, the time at which it ended is still stored
+ * in its slice, and the memory of the slice is kept until then. */
 #ifndef PYSTREAMS_OBSERVE_TIMELINE_H
 #define PYSTREAMS_OBSERVE_TIMELINE_H
 
@@ -13,6 +13,8 @@
 
 #include "forward.h"
 
+/* What a slice stands for.  Some comments say what ps_slice.source refers to
+ * in slices of this kind. */
 enum ps_slice_kind {
     /* An operation that was not queued, or that is not reported yet. */
     PS_SLICE_NONE,
@@ -24,14 +26,18 @@ enum ps_slice_kind {
     PS_SLICE_CALLABLE,
     /* A span that the program marked, on a stream or of a thread. */
     PS_SLICE_SPAN,
-    PS_SLICE_SPAN_END, /* the end of a span on a stream; source: the span */
-    PS_SLICE_RECORD,   /* source: none */
-    /* A stream's wait; source: the record, or the latest slice of a stream
-     * with which it serializes. */
+    /* The end of a span on a stream.  The source is the span. */
+    PS_SLICE_SPAN_END,
+    /* A record of an event. */
+    PS_SLICE_RECORD,
+    /* A wait of a stream.  The source is the record for which it waits or, if
+     * the wait only serializes the stream with another one, the latest slice
+     * of that stream. */
     PS_SLICE_WAIT,
-    /* A thread's wait; source: the last slice that it waits for. */
+    /* A wait of a thread.  The source is the last slice for which it waits. */
     PS_SLICE_SYNCHRONIZE,
-    /* A change of the device memory in use; nbytes: the bytes in use. */
+    /* A change of the amount of device memory in use.  ps_slice.nbytes is the
+     * new amount. */
     PS_SLICE_MEMORY,
     PS_SLICE_KERNEL,
     PS_SLICE_MARK, /* a point in time of a thread */
@@ -40,34 +46,38 @@ enum ps_slice_kind {
 struct ps_slice {
     /* `end` is 0 until the slice has ended, and -1 if the end is not known. */
     struct ps_times times;
-    /* The time of queueing.  It is written last when a slice is added: while
-     * it is 0, the slice must not be read. */
+    /* The time at which the operation was queued.  It is written after the
+     * other fields, so while it is 0, the slice must not be read. */
     int64_t queued;
     /* The bytes of a copy, a fill or a device's memory.  For a range or mark
      * of another library (NVTX), the number of its domain. */
     uint64_t nbytes;
     /* 1 + the index of the slice that this one waits for or ends (see enum
-     * ps_slice_kind); or 0.  The exception: if the slice is foreign and its
-     * thread has no index, the thread's pthread_t. */
+     * ps_slice_kind), or 0 if there is none.  A foreign slice has no source.
+     * If its thread has no index, this field is the thread's pthread_t
+     * instead. */
     uint64_t source;
-    /* Each is 0, or 1 + an index.  The hooks choose the indices of threads,
+    /* Each of these four fields is 1 + an index, or 0 if the slice has no
+     * stream, thread, place or name.  The hooks choose the indices of threads,
      * places and names. */
     uint32_t stream;
     uint32_t thread;
     uint32_t place;
     uint32_t name;
-    /* The row in which to draw it, set by ps_timeline_resolve; or
-     * PS_NO_ROW. */
+    /* The number of this slice among those that programs get to see; or
+     * PS_NO_ROW if they do not see this one.  ps_timeline_resolve sets it. */
     uint32_t row;
     uint8_t kind; /* an enum ps_slice_kind */
-    /* It is a span on a stream whose begin and end were measured by events. */
+    /* Whether this is a span on a stream, and events measure when it begins
+     * and ends. */
     bool timed;
-    /* Whether activity reports name this slice by its index, so that a report
-     * sets the slice's times.  If the slice is foreign, the report also sets
-     * all other fields, and the kind is PS_SLICE_NONE until then.  Also true
-     * for a range. */
+    /* Whether activity reports refer to this slice, so that a report sets the
+     * slice's times.  A report about a foreign slice also sets the slice's
+     * kind, which is PS_SLICE_NONE until then, and its stream, name and
+     * nbytes.  Also true for a range or mark, though no report refers to
+     * it. */
     bool reported;
-    /* It stands for an operation, range or mark of another library. */
+    /* Whether this is an operation, range or mark of another library. */
     bool foreign;
 };
 
@@ -84,26 +94,27 @@ struct ps_node {
  * stream. */
 #define PS_TIMELINE_MEMORY UINTPTR_MAX
 
-/* If this bit is set in ps_actor_name.stream, the rest is the stream's number
- * in activity reports, because its handle is not known. */
+/* If this bit is set in ps_actor_name.stream, the stream's handle is not
+ * known, and the other bits are the stream's number in activity reports. */
 #define PS_TIMELINE_NUMBER (~(UINTPTR_MAX >> 1))
 
-/* If this bit is set in ps_slice.name, the rest is a number of names.h. */
+/* If this bit is set in ps_slice.name, the other bits are the number of a name
+ * (see names.h). */
 #define PS_TIMELINE_NAME (UINT32_C(1) << 31)
 
 /* Functions that the timeline calls, with none of its locks held. */
 struct ps_timeline_hooks {
-    /* Returns whether the call of the backend in progress is one of the
-     * library's own. */
+    /* Returns whether this thread is calling the backend for the library's own
+     * purposes. */
     bool (*is_internal)(void);
     /* Returns whether time is virtual. */
     bool (*is_virtual)(void);
     /* Sets the slice's thread and place, and its name if the slice is a
      * copy. */
     void (*origin)(struct ps_slice *slice);
-    /* Returns 1 + the calling thread's index; 0 if the thread has no index yet
-     * and does not hold the GIL.  May be called with any lock held, so it must
-     * not wait for the GIL. */
+    /* Returns 1 + the calling thread's index.  Returns 0 if the thread has no
+     * index yet and does not hold the GIL.  This hook may be called with any
+     * lock held, so it must not wait for the GIL. */
     uint32_t (*known_thread)(void);
     /* Called when a stream is used for the first time and gets its index. */
     void (*stream)(const struct ps_actor_name *stream, uint32_t index);
@@ -138,39 +149,41 @@ bool ps_timeline_stream(const struct ps_timeline *timeline, uint32_t index,
                         struct ps_actor_name *name);
 
 /* Add a slice of this kind to the current log.  stream: the slice's stream, or
- * NULL.  Returns NULL if no log is active, the stream is being captured, the
- * call is the library's own, or memory is short.  The caller fills in the
- * slice, and then calls ps_slice_publish or ps_slice_drop. */
+ * NULL.  *index becomes the slice's index, unless index is NULL.  Returns NULL
+ * if no log is active, the stream is being captured, the hook is_internal
+ * returns true, or memory is short.  The caller fills in the slice, and then
+ * calls ps_slice_publish or ps_slice_drop. */
 struct ps_slice *ps_timeline_add(const struct ps_actor_name *stream,
                                  enum ps_slice_kind kind, uint64_t *index);
 
-/* A span that was begun and not ended.  A span on a stream covers the work
- * that is queued between its begin and its end, also work that other libraries
- * queue. */
+/* A span that has begun and has not ended.  A span on a stream covers the work
+ * that is queued between its begin and its end, including work that other
+ * libraries queue. */
 struct ps_open_span {
-    struct ps_slice *slice; /* NULL if no log recorded */
+    struct ps_slice *slice; /* NULL if no slice was added */
     uint64_t index;
     struct ps_stamps *stamps;
 };
 struct ps_open_span ps_timeline_span_begin(const struct ps_actor_name *stream);
 void ps_timeline_span_end(const struct ps_actor_name *stream,
                           const struct ps_open_span *span);
-/* Drop a span that will not be ended.  The span must belong to a thread, have
- * stamps, or have no slice. */
+/* Drop a span that will not be ended.  The span must not be a span on a stream
+ * that has a slice but no stamps. */
 void ps_timeline_span_drop(const struct ps_open_span *span);
 
-/* Returns the time since which the thread of the slice `index` was idle: it
- * made no call and ended no wait between that time and the slice.  `source` is
- * 1 + the index of an earlier slice, whose time is `since`: the result is not
- * before that time.  The slice `index` must be in the current log, and be its
- * thread's latest. */
+/* Returns the time since which a thread has been idle when it adds the slice
+ * `index`.  Idle means that the thread makes no call and ends no wait.  The
+ * result is not before `since`, which is the time of the slice with the index
+ * source - 1.  The slice `index` must be the latest slice of its thread, and
+ * be in the current log. */
 int64_t ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since);
 
-/* Another library reports (through NVTX) that the calling thread begins a
- * range, or makes a mark.  name and domain are numbers of names.h.  The thread
- * may hold any lock.  Returns 1 + the index of the new slice; 0 if no log
- * records or memory is short.  For a range, pass that to
- * ps_timeline_range_end, on any thread, even after the recording has
+/* Add a slice for a range that begins now, or for a mark.  Called when another
+ * library reports it (through NVTX) on this thread, which may hold any lock.
+ * name and domain are numbers of names (see names.h).  Returns 1 + the index
+ * of the new slice.  Returns 0 if no log is active, the hook is_internal
+ * returns true, or memory is short.  To end a range, pass the result to
+ * ps_timeline_range_end.  Any thread may do this, even after the recording has
  * stopped. */
 uint64_t
 ps_timeline_range(enum ps_slice_kind kind, uint32_t name, uint32_t domain);
@@ -184,8 +197,8 @@ void ps_timeline_prepare(void);
  * measured by events or reported by devices. */
 int64_t ps_timeline_error(const struct ps_timeline *timeline);
 
-/* Let other threads read the slice: sets the slice's time of queueing.  The
- * caller has written all other fields except `times`. */
+/* Set the time at which the slice was queued, which lets other threads read
+ * the slice.  The caller has written all other fields except `times`. */
 void ps_slice_publish(struct ps_slice *slice, int64_t queued);
 
 /* Set the time at which the slice begins, or ends, to now. */
@@ -194,44 +207,47 @@ void ps_slice_end(struct ps_slice *slice);
 /* Drop a slice whose operation was not queued after all. */
 void ps_slice_drop(struct ps_slice *slice);
 
-/* ps_timeline_record: the event was recorded on the stream.  ps_timeline_wait:
- * the stream was made to wait for the event. */
+/* Call ps_timeline_record when the event was recorded on the stream, and
+ * ps_timeline_wait when the stream was made to wait for the event.  They add a
+ * slice. */
 void ps_timeline_record(const struct ps_actor_name *stream, ps_handle event);
 void ps_timeline_wait(const struct ps_actor_name *stream, ps_handle event);
 
-/* Add the stream to the log.  Then activity reports of work that other
- * libraries queue on the stream are recognized. */
+/* Add the stream to the log, so that activity reports about work that other
+ * libraries queue on the stream can be matched to it. */
 void ps_timeline_know(const struct ps_actor_name *stream);
 
 /* Return the value of ps_slice.source for a wait of a thread.
- * ps_timeline_latest: a wait for all work of the stream so far.
- * ps_timeline_recorded: a wait for the event's latest record.  A wait for a
- * device needs no such function: the slice of the wait has the stream
- * PS_TIMELINE_MEMORY, and ps_timeline_resolve sets its source. */
+ * ps_timeline_latest is for a wait for all work that the stream has so far.
+ * ps_timeline_recorded is for a wait for the event's latest record.  No such
+ * function is needed for a wait for a device.  Its slice has the stream
+ * PS_TIMELINE_MEMORY, and ps_timeline_resolve sets the source. */
 uint64_t ps_timeline_latest(const struct ps_actor_name *stream);
 uint64_t ps_timeline_recorded(int runtime, ps_handle event);
 
-/* A stream with this handle was created: forget a former stream with the same
- * handle. */
+/* Call this when a stream with this handle was created or destroyed.  Later
+ * work on the handle is not attributed to the former stream. */
 void ps_timeline_forget_stream(const struct ps_actor_name *stream);
 
 /* Returns the index that the next slice will get. */
 uint64_t ps_timeline_end(const struct ps_timeline *timeline);
 
-/* Compute what follows from the data known so far: the times of records, waits
- * and spans on streams; the sources of waits for devices; and the rows.
- * Returns false if out of memory. */
+/* Add the reports that have arrived to the log, and compute what follows from
+ * the data known so far: the times of records, waits and spans on streams, the
+ * sources of waits for streams and devices, and the rows.  Returns false if
+ * out of memory. */
 bool ps_timeline_resolve(struct ps_timeline *timeline);
 
 const struct ps_slice *
 ps_timeline_slice(const struct ps_timeline *timeline, uint64_t index);
-/* Get a node.  The nodes are numbered from 0 by the last ps_timeline_resolve.
- * Returns false if there is no node with this number. */
+/* Get the node with this number.  Nodes are numbered from 0, in the order in
+ * which ps_timeline_resolve adds them.  Returns false if there is no node with
+ * this number. */
 bool ps_timeline_node(const struct ps_timeline *timeline, uint64_t number,
                       struct ps_node *node);
 
-/* Returns the slice that is the slice's source; NULL if there is none in this
- * log. */
+/* Returns the slice to which slice->source refers, or NULL if there is none in
+ * this log. */
 const struct ps_slice *ps_timeline_source(const struct ps_timeline *timeline,
                                           const struct ps_slice *slice);
 
