@@ -17,10 +17,10 @@ struct signature {
     const char *names[10];
 };
 
-/* Set values[i] to the argument for names[i], a borrowed reference, or to NULL
- * if it was not given.  parse_arguments is for METH_FASTCALL | METH_KEYWORDS
- * functions, parse_tuple for functions that get a tuple and a dict.  On
- * failure, return -1 with TypeError. */
+/* Set values[i] to a borrowed reference to the argument for names[i], or to
+ * NULL if it was not given.  parse_arguments is for functions that are
+ * METH_FASTCALL | METH_KEYWORDS.  parse_tuple is for functions that get a
+ * tuple and a dict.  On failure, return -1 with TypeError. */
 int parse_arguments(const struct signature *signature, PyObject *const *args,
                     Py_ssize_t nargs, PyObject *kwnames, PyObject **values);
 int parse_tuple(const struct signature *signature, PyObject *args,
@@ -40,15 +40,15 @@ PyObject *
 call_constructor(const struct constructor *constructor, PyObject *type,
                  PyObject *const *args, size_t nargs, PyObject *kwnames);
 
-/* Get the argument of a function whose only parameter has this name; NULL if
- * it is not required and was not given.  On failure, returns -1 with
- * TypeError. */
+/* Get a borrowed reference to the argument of a function whose only parameter
+ * has this name.  *value becomes NULL if the argument is not required and was
+ * not given.  On failure, returns -1 with TypeError. */
 int parse_named(const char *function, const char *name, int required,
                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                 PyObject **value);
 
-/* Get the argument of a function with one required parameter, borrowed.  On
- * failure, returns -1 with TypeError. */
+/* Get a borrowed reference to the argument of a function whose only parameter
+ * is required.  On failure, returns -1 with TypeError. */
 static inline int
 parse_required(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
@@ -60,8 +60,8 @@ parse_required(const char *function, const char *name, PyObject *const *args,
     return parse_named(function, name, 1, args, nargs, kwnames, value);
 }
 
-/* As parse_required, for a function with one optional parameter.  *value is
- * NULL if the argument is None or was not given. */
+/* As parse_required, for a function whose only parameter is optional.  *value
+ * becomes NULL if the argument is None or was not given. */
 static inline int
 parse_optional(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
@@ -78,15 +78,15 @@ parse_optional(const char *function, const char *name, PyObject *const *args,
 }
 
 /* Raise TypeError for an argument of the wrong type.  raise_expected always
- * returns NULL, refuse_type always -1. */
+ * returns NULL, and refuse_type always returns -1. */
 PyObject *raise_expected(const char *function, const char *expected,
                          const char *name, PyObject *argument);
 int refuse_type(const char *function, const char *expected, const char *name,
                 PyObject *argument);
 
-/* Get the value of an int.  If it does not fit, int_argument raises
- * OverflowError, and clamped_argument gives the nearest value that fits.  On
- * failure, return -1 with an exception. */
+/* Get the value of an int.  If the value does not fit into *value,
+ * int_argument raises OverflowError, and clamped_argument gives the nearest
+ * value that fits.  On failure, return -1 with an exception. */
 int int_argument(const char *function, const char *name, PyObject *argument,
                  Py_ssize_t *value);
 int clamped_argument(const char *function, const char *name,
@@ -96,17 +96,19 @@ int clamped_argument(const char *function, const char *name,
 int
 nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes);
 
-/* Get the truth value of an argument; false if it was not given.  On failure,
- * returns -1 with an exception. */
+/* Get the truth value of an argument, or false if the argument is NULL,
+ * because it was not given.  On failure, returns -1 with an exception. */
 int truth_argument(PyObject *argument, bool *value);
 
-/* Get the value of a flag, which must be a bool or an int; false if it is None
- * or was not given.  On failure, returns -1 with TypeError. */
+/* Get the value of a flag.  The argument must be a bool or an int.  If it is
+ * None or was not given, the value is false.  On failure, returns -1 with
+ * TypeError. */
 int switch_argument(const char *function, const char *name, PyObject *argument,
                     bool *value);
 
-/* Get a str as UTF-8, borrowed from the argument; NULL if the argument is None
- * or was not given.  On failure, returns -1 with an exception. */
+/* Get the text of a str as UTF-8, which is valid as long as the argument
+ * lives.  *text becomes NULL if the argument is None or was not given.  On
+ * failure, returns -1 with an exception. */
 int name_argument(const char *function, const char *name, PyObject *argument,
                   const char **text);
 
@@ -116,8 +118,8 @@ int handle_argument(const char *function, const char *name, PyObject *argument,
                     ps_handle *handle);
 
 /* Get an attribute that the object need not have.  Returns 1 with a new
- * reference; 0 with NULL if there is no such attribute; -1 with NULL and an
- * exception. */
+ * reference in *value.  Returns 0 if the object has no such attribute, and -1
+ * with an exception on failure; in both cases, *value becomes NULL. */
 int optional_attribute(PyObject *object, PyObject *name, PyObject **value);
 
 /* Returns the text of a handle, as in "0x7f01". */

@@ -1,8 +1,7 @@
-/* The CUDA array interface, version 3: Buffers offer it, and arrays of other
- * libraries that offer it are read.  _interchange.py reads the dictionaries of
- * other libraries.  The entry `stream` of a dictionary is a stream for which
- * the consumer must wait: None means that it need not wait, and 0 is not
- * allowed. */
+/* The CUDA array interface, version 3.  _interchange.py checks and reads the
+ * dictionaries that objects of other libraries give.  The entry `stream` of a
+ * dictionary is a stream for which the consumer must wait.  None means that it
+ * need not wait, and 0 is not allowed. */
 #include "array_interface.h"
 
 #include "args.h"
@@ -14,9 +13,9 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* Returns the device that has the memory at the address; `device` if the
- * backend cannot tell, or if no device has memory there.  In that case,
- * claim_hold refuses the memory later. */
+/* Returns the device that has the memory at the address.  Returns `device` if
+ * the backend cannot tell, or if no device has memory there.  If no device has
+ * memory there, claim_hold refuses the memory later. */
 static struct ps_device *
 device_of_address(struct ps_device *device, const void *address)
 {
@@ -35,8 +34,8 @@ device_of_address(struct ps_device *device, const void *address)
     return device;
 }
 
-/* Make `stream` wait for the producer's stream, which the interface gives as
- * `number`. */
+/* Make the stream on which a copy will run wait for the producer's stream,
+ * which has this number in the interface. */
 static int
 wait_for_producer(struct ps_device *device, struct ps_stream *stream,
                   PyObject *number)
@@ -71,13 +70,13 @@ read_extents(const char *name, PyObject *tuple,
     return 0;
 }
 
-/* What an array interface says about its memory, with the arrays to which the
- * claim points. */
+/* What an array interface says about the memory.  `claim` points to the arrays
+ * `shape` and `strides`. */
 struct interface {
     struct claim claim;
     int64_t shape[MOST_DIMENSIONS];
     int64_t strides[MOST_DIMENSIONS];
-    /* Borrowed from the tuple of entries. */
+    /* A borrowed reference; the tuple of entries holds the object. */
     PyObject *stream;
 };
 
@@ -136,7 +135,8 @@ entries_hold(PyObject *object, PyObject *entries, struct ps_device *device,
     return 0;
 }
 
-/* Check an interface, and return its entries; NULL with an exception. */
+/* Check an interface, and return a new tuple of its entries; NULL with an
+ * exception. */
 static PyObject *
 read_interface(const char *name, PyObject *interface)
 {

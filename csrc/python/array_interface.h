@@ -1,13 +1,13 @@
-/* The CUDA array interface: a Buffer offers it (producer), and arrays of other
- * libraries that offer it can be used (consumer). */
+/* The CUDA array interface.  Buffers have it, and arrays of other libraries
+ * that have it can be copied from and to. */
 #ifndef PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 #define PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 
 #include "buffer.h"
 
-/* As dlpack_hold, for an object with __cuda_array_interface__.  `device` is
- * the device of the memory if the backend cannot tell the device from the
- * address. */
+/* As dlpack_hold, for an object with __cuda_array_interface__.  If the backend
+ * cannot tell from the address which device has the memory, it is assumed to
+ * be `device`. */
 int array_interface_hold(PyObject *object, struct ps_device *device,
                          struct ps_stream *stream, struct span *span);
 

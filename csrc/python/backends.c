@@ -82,9 +82,9 @@ begin_runtime(int type)
     }
 }
 
-/* Returns the device type that `result`, the result of a Python function,
- * contains, and drops the reference to it.  Returns -1 with an exception, also
- * if result is NULL, because the function has raised one. */
+/* Convert the result of a Python function to the device type that it contains,
+ * and drop the reference to it.  On failure, returns -1 with an exception.
+ * `result` is NULL if the function has raised an exception. */
 static int
 type_of_result(PyObject *result)
 {
@@ -144,7 +144,8 @@ capsule_pointer(const char *argument, PyObject *capsule, const char *name)
 void
 install_tables(void)
 {
-    /* A table is made at its first use, by one thread only. */
+    /* The functions that return observing tables create a table at its first
+     * use, so only one thread at a time may call them. */
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
     for (int i = 0; i < ps_runtime_count(); i++) {
         struct ps_runtime *runtime = ps_runtime_at(i);
@@ -185,8 +186,8 @@ register_backend(PyObject *Py_UNUSED(module), PyObject *const *args,
         return NULL;
     }
     install_tables();
-    /* The capsule's destructor may free the table, so keep the capsules for
-     * ever. */
+    /* A capsule's destructor may free the table, so the capsules are never
+     * released. */
     Py_INCREF(values[0]);
     Py_XINCREF(values[1]);
     Py_RETURN_NONE;
@@ -250,8 +251,8 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
     return members;
 }
 
-/* Find out which of the backend's members that wait support a limit, by
- * calling each with a limit of 0.  With this limit, they return at once. */
+/* Find out which of the backend's functions that wait support a limit.  Each
+ * is called with a limit of 0, with which it returns at once. */
 static PyObject *
 takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 {

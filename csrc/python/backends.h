@@ -4,17 +4,19 @@
 
 #include "module.h"
 
-/* The reason in an error's text if a CUDA device is wanted and this build has
- * no CUDA backend. */
+/* The reason that an error message gives if a CUDA device is wanted and this
+ * build has no CUDA backend. */
 #define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
 
-/* Returns the runtime of a device type: the one that no emulation hides.  NULL
- * with an exception if no backend is registered for the type. */
+/* Returns the runtime with this device type that is not hidden by an
+ * emulation.  Returns NULL with an exception if no backend is registered for
+ * the type. */
 struct ps_runtime *find_runtime(long type);
 
-/* Load the backend with this name of `length` characters from an installed
- * distribution that offers one.  *type becomes its device type, or -1 if there
- * is no such backend.  On failure, returns -1 with an exception. */
+/* Load the backend with this name, if an installed distribution has one.
+ * `length` is the length of the name in bytes.  *type becomes the backend's
+ * device type, or -1 if there is no such backend.  On failure, returns -1 with
+ * an exception. */
 int load_backend(const char *name, size_t length, int *type);
 
 /* Choose for each backend the table that core calls: the backend's own table,
@@ -25,7 +27,7 @@ void install_tables(void);
 /* As ps_runtime_devices.  Releases the GIL if the call may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 
-/* Does what use_runtime says, for a runtime that this process has not used
+/* The slow path of use_runtime, for a runtime that this process has not used
  * yet. */
 __attribute__((cold)) struct ps_runtime *begin_runtime(int type);
 
@@ -45,9 +47,10 @@ use_runtime(int type)
  * exception. */
 struct ps_runtime *default_runtime(void);
 
-/* Set the device type to use if the program gives none, and return the type
- * from before.  A type below 0 has default_runtime ask for it again; an answer
- * that it has asked for already is then out of date, and is not kept. */
+/* Set the device type that is used if the program gives none, and return the
+ * previous value.  If `type` is below 0, the next call of default_runtime
+ * determines the type again.  If another thread is determining the type
+ * meanwhile, its result may be out of date and is not stored. */
 int replace_default_type(int type);
 
 #endif

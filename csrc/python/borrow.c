@@ -71,8 +71,8 @@ claim_extent(const struct claim *claim, const char **begin, Py_ssize_t *nbytes)
                       "%s has strides whose size in bytes overflows",
                       claim->what);
     }
-    /* The number of bits before the first item in its first byte; 0 if the
-     * item begins at a byte boundary. */
+    /* The first item may begin within a byte.  This is the number of bits of
+     * that byte that come before the item. */
     int64_t before = first % 8 != 0 ? 8 + first % 8 : 0;
     *begin += first / 8 - (first % 8 != 0);
     *nbytes = (Py_ssize_t)(size / 8 + (size % 8 + before) / 8 +
@@ -100,7 +100,7 @@ check_contiguous(const struct claim *claim, Py_ssize_t nbytes)
     return 0;
 }
 
-/* Check that the address is memory of the claimed device, if the backend can
+/* Check that the claimed device has memory at the address, if the backend can
  * tell.  On failure, returns -1 with an exception. */
 static int
 check_place(const struct claim *claim, const char *address)
@@ -281,9 +281,9 @@ release_view(void *owner)
     PyMem_Free(owner);
 }
 
-/* Returns whether a format of the struct module has Python objects ("O") among
- * its items.  An O between colons is part of a field's name and does not
- * count. */
+/* Returns whether a format in the syntax of the struct module has Python
+ * objects ("O") among its items.  An O between colons is part of a field's
+ * name and does not count. */
 static bool
 has_objects(const char *format)
 {
@@ -294,10 +294,10 @@ has_objects(const char *format)
     return *format != '\0';
 }
 
-/* Called when an object has refused a view of its memory by the buffer
- * protocol.  Returns 0, with the exception cleared, if DLPack should be tried
- * instead; else -1 with the exception.  For example, arrays of CuPy and JAX
- * support the buffer protocol for host memory only. */
+/* Called when PyObject_GetBuffer has failed for an object.  If DLPack should
+ * be tried instead, clears the exception and returns 0.  Otherwise returns -1
+ * with the exception.  For example, arrays of CuPy and JAX support the buffer
+ * protocol for host memory only. */
 static int
 try_dlpack_instead(PyObject *object)
 {
@@ -317,8 +317,9 @@ try_dlpack_instead(PyObject *object)
     return found > 0 ? 0 : -1;
 }
 
-/* Make a span of an object's memory through the buffer protocol.  Returns 1; 0
- * if the object has no buffer protocol; -1 with an exception. */
+/* Make a span of an object's memory through the buffer protocol.  Returns 1 on
+ * success.  Returns 0 if the object has no buffer protocol, or if DLPack
+ * should be tried instead.  Returns -1 with an exception. */
 static int
 view_hold(PyObject *object, struct ps_device *device, struct span *span)
 {
@@ -390,7 +391,8 @@ view_pin(PyObject *object, struct ps_device *device)
     return buffer_wrap(&span);
 }
 
-/* As view_hold, but through any protocol.  The object must not be a Buffer. */
+/* As view_hold, but through any protocol.  Returns 0 if the object supports no
+ * protocol.  It must not be a Buffer. */
 static int
 object_hold(PyObject *object, struct ps_device *device,
             struct ps_stream *stream, struct span *span)
@@ -405,10 +407,10 @@ object_hold(PyObject *object, struct ps_device *device,
     return found;
 }
 
-/* Make `stream`, on which a copy will run, wait for the producer of the span's
- * memory.  The producer has made the memory ready for a stream of the memory's
- * own device.  If `stream` is on another device, that was the current stream
- * of the memory's device, so wait for this one. */
+/* Make `stream`, on which a copy will run, wait until the span's memory is
+ * ready.  The producer has made it ready for the stream that handshake_stream
+ * chose.  If `stream` is on another device than the memory, this was the
+ * current stream of the memory's device, so make `stream` wait for it. */
 static int
 follow(struct span *span, struct ps_stream *stream)
 {

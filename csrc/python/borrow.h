@@ -12,8 +12,8 @@
  * limit. */
 enum { MOST_DIMENSIONS = 64 };
 
-/* What a producer, an object of another library, says about its memory.
- * Nothing of it is checked before claim_extent or claim_hold is called. */
+/* What a producer, an object of another library, says about its memory.  None
+ * of this is checked until claim_extent or claim_hold is called. */
 struct claim {
     /* The kind of the producer for error messages, as in "the DLPack
      * tensor". */
@@ -22,7 +22,7 @@ struct claim {
     struct ps_device *device;
     bool pinned;
     bool read_only;
-    /* Whether claim_hold is to pin the memory. */
+    /* Whether claim_hold must pin the memory. */
     bool pin;
     void *data;
     uint64_t item_bits;
@@ -54,9 +54,9 @@ int claim_extent(const struct claim *claim, const char **begin,
                  Py_ssize_t *nbytes);
 
 /* Check a claim, and make a span of the memory.  If it is host memory, the
- * span's block belongs to host_device.  After success, release(owner) is
- * called, with the GIL held, when no work uses the memory any more.  On
- * failure, returns -1 with an exception. */
+ * span's block belongs to host_device.  If this succeeds, release(owner) is
+ * called with the GIL held when no span and no work uses the memory any more.
+ * On failure, returns -1 with an exception. */
 int claim_hold(const struct claim *claim, struct ps_device *host_device,
                void *owner, void (*release)(void *owner), struct span *span);
 
@@ -64,24 +64,26 @@ int claim_hold(const struct claim *claim, struct ps_device *host_device,
  * Buffer for this memory; NULL with an exception. */
 PyObject *view_pin(PyObject *object, struct ps_device *device);
 
-/* Make a span of the memory of `object`, a Buffer or an array of another
- * library, which a method copies to or from.  `partner` is the other side of
- * the copy.  The memory is made ready for work on the stream (NULL: the
- * current stream of the memory's device).  If `write` is true, read-only
- * memory is refused.  On failure, returns -1 with an exception. */
+/* Make a span of the memory of `object`, which is a Buffer or an array of
+ * another library.  A method will copy to or from this memory, and `partner`
+ * is the other side of the copy.  The memory of another library is made ready
+ * for work on the stream; if `stream` is NULL, this is the current stream of
+ * the memory's device.  If `write` is true, read-only memory of another
+ * library is refused.  On failure, returns -1 with an exception. */
 int operand_hold(const struct signature *method, PyObject *object,
                  struct span *partner, struct ps_stream *stream, bool write,
                  struct span *span);
 
 /* Returns a new reference to the stream on which work with memory of the
- * device will run: `stream` if it is on that device, else the device's current
- * stream.  The caller needs a reference, because Python code may make another
- * stream current before the work is queued.  On failure, returns NULL with an
+ * device will run.  This is `stream` if it is a stream of the device.
+ * Otherwise, or if `stream` is NULL, this is the device's current stream.  The
+ * caller needs a reference, because Python code may make another stream
+ * current before the work is queued.  On failure, returns NULL with an
  * exception. */
 struct ps_stream *
 handshake_stream(struct ps_device *device, struct ps_stream *stream);
 
-/* Returns the number that means the stream in DLPack and the CUDA array
+/* Returns the number that identifies the stream in DLPack and the CUDA array
  * interface.  These do not allow 0, so the default stream has the number 1. */
 static inline ps_handle
 protocol_number(struct ps_stream *stream)
@@ -89,10 +91,11 @@ protocol_number(struct ps_stream *stream)
     return stream->handle != 0 ? stream->handle : 1;
 }
 
-/* Returns a new reference to the stream with this number in DLPack or the CUDA
- * array interface: 1 is the default stream, 2 the calling thread's default
- * stream, other numbers are handles.  Returns NULL with an exception that
- * names the function and the parameter. */
+/* Returns a new reference to the stream that has this number in DLPack or the
+ * CUDA array interface.  The number 1 means the default stream, and 2 means
+ * the calling thread's default stream.  Other numbers are handles.  On
+ * failure, returns NULL with an exception that names the function and the
+ * parameter. */
 struct ps_stream *
 protocol_stream(struct ps_device *device, const char *function,
                 const char *name, PyObject *number);

@@ -111,8 +111,8 @@ buffer_hold(PyObject *op, struct span *span)
     return 0;
 }
 
-/* Report the failure of a clean-up that ps_runtime_note_failure has stored, if
- * there is one. */
+/* If ps_runtime_note_failure has stored the failure of a clean-up, report
+ * it. */
 static void
 report_noted(struct ps_runtime *runtime)
 {
@@ -223,7 +223,7 @@ span_create(enum memory_kind kind, struct ps_device *device,
     status = wait_end(&wait, status);
     report_noted(runtime);
     if (status != PS_SUCCESS && block != NULL) {
-        /* The memory was allocated in the end, but a signal handler raised an
+        /* The memory was allocated, but a signal handler has raised an
          * exception while the allocation waited. */
         block_release(block);
     }
@@ -231,18 +231,19 @@ span_create(enum memory_kind kind, struct ps_device *device,
         raise_not_allocated(device, nbytes, kind == MEMORY_PINNED, status);
         return -1;
     }
-    /* Report the allocation to the race detector, which otherwise observes
-     * only calls of the backend: none is made if the block comes from core's
-     * pool. */
+    /* Report the allocation to the race detector.  The detector learns of
+     * allocations from calls of the backend, but no such call is made if the
+     * block comes from core's pool. */
     ps_races_forget_memory((uintptr_t)block->data, block->nbytes);
     note_memory(PS_NOTE_BLOCK, block->data, block->nbytes);
     *span = (struct span){block, block->data, nbytes, false};
     return 0;
 }
 
-/* Returns a new reference to the stream for an allocation: the stream that the
- * argument names, which must be one of the device, or the device's current
- * stream. */
+/* Returns a new reference to the stream for an allocation.  If the argument is
+ * NULL, this is the device's current stream.  Otherwise it is the stream that
+ * the argument names, which must be a stream of the device.  On failure,
+ * returns NULL with an exception. */
 static struct ps_stream *
 allocation_stream(const char *function, struct ps_device *device,
                   PyObject *argument)
@@ -267,9 +268,10 @@ allocation_stream(const char *function, struct ps_device *device,
     return stream;
 }
 
-/* Returns the device that the argument names, for memory of this kind; NULL
- * with an exception.  Pinned memory is for copies to and from an accelerator,
- * so for pinned memory "cpu" means the default device. */
+/* Returns the device for memory of this kind that the argument names; NULL
+ * with an exception.  Pinned memory is for copies to and from an accelerator.
+ * So if the argument names a CPU, the device for pinned memory is the default
+ * device. */
 static struct ps_device *
 home_argument(const char *function, PyObject *argument, enum memory_kind kind)
 {
@@ -280,8 +282,8 @@ home_argument(const char *function, PyObject *argument, enum memory_kind kind)
                : device;
 }
 
-/* Get the kind of memory that the arguments pin_memory and interprocess of
- * `function` mean.  On failure, returns -1 with an exception. */
+/* Get the kind of memory that the arguments pin_memory and interprocess
+ * select.  On failure, returns -1 with an exception. */
 static int
 kind_argument(const char *function, PyObject *const *values, Py_ssize_t nbytes,
               enum memory_kind *kind)
@@ -517,8 +519,9 @@ Buffer_repr(PyObject *op)
         as_buffer(op)->nbytes, text.chars);
 }
 
-/* Get the stream that a method's argument names; NULL if it is None or was not
- * given.  On failure, returns -1 with an exception. */
+/* Get a new reference to the stream that a method's argument names.  *stream
+ * becomes NULL if the argument is None or was not given.  On failure, returns
+ * -1 with an exception. */
 static int
 optional_stream(const char *method, PyObject *argument,
                 struct ps_stream **stream)
@@ -601,8 +604,8 @@ fill_with(PyObject *op, const char *method, const struct pattern *pattern,
     return result == 0 ? Py_NewRef(op) : NULL;
 }
 
-/* Get the pattern from an object with the buffer protocol.  On failure,
- * returns -1 with an exception. */
+/* Get the pattern of a fill from the bytes of an object with the buffer
+ * protocol.  On failure, returns -1 with an exception. */
 static int
 pattern_of(PyObject *object, struct pattern *pattern)
 {
@@ -633,8 +636,9 @@ pattern_of(PyObject *object, struct pattern *pattern)
 }
 
 /* Get the pattern of a fill from an argument.  An int is one byte, as in
- * cuda.core.  NumPy's numbers have __index__, too, but their type gives a
- * size, so for them the buffer protocol is used. */
+ * cuda.core.  NumPy's integers have __index__, too, but their type determines
+ * their size, so they are read through the buffer protocol.  On failure,
+ * returns -1 with an exception. */
 static int
 pattern_argument(PyObject *argument, struct pattern *pattern)
 {
@@ -754,8 +758,9 @@ view_as(PyObject *op, bool reading, PyObject *(*make)(PyObject *op))
     return view;
 }
 
-/* bytes() requests the same kind of view as memoryview(), whose user may
- * write.  `true` tells the race detector that bytes() only reads. */
+/* bytes() requests the same kind of view as memoryview(), and the user of a
+ * memoryview may write to it.  The argument `true` tells the race detector
+ * that bytes() only reads. */
 static PyObject *
 Buffer_bytes(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
@@ -882,8 +887,9 @@ export_end(PyObject *op)
     Py_END_CRITICAL_SECTION();
 }
 
-/* Fill in *view.  The caller has counted it already, so close() cannot drop
- * the block meanwhile. */
+/* Fill in *view.  The caller has already incremented the number of views, so
+ * close() cannot drop the block meanwhile.  On failure, returns -1 with an
+ * exception. */
 static int
 view_exported(PyObject *op, Py_buffer *view, int flags)
 {
@@ -899,8 +905,9 @@ view_exported(PyObject *op, Py_buffer *view, int flags)
                       "pinned Buffer, or use tobytes()",
                       device->runtime->backend->name, device->index);
     }
-    /* Clear the word now: it is for this view alone, but the report of a race
-     * below may run code that creates other views of the Buffer. */
+    /* Clear the word now, because it applies to this view alone.
+     * host_access() below may run Python code that creates other views of the
+     * Buffer. */
     bool reading = ps_thread_word(PS_THREAD_READING) == op;
     if (reading) {
         ps_thread_set_word(PS_THREAD_READING, NULL);
