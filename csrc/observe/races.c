@@ -43,10 +43,10 @@ struct ps_moment {
     /* Whether it is not known what has happened before the moment.  No clock
      * covers such a moment. */
     bool unknown;
-    /* Whether this is the moment of a callable that has not ended.  If so, it
-     * is in the list `pending`; `turn` is the callable's place in the order of
-     * queueing, and `known` is the clock that the host had when the callable
-     * was queued. */
+    /* Whether this is the moment of a callable that has not ended.  If so, the
+     * moment is in the list `pending`.  `turn` is the callable's place in the
+     * order of queueing, and `known` is the clock that the host had when the
+     * callable was queued. */
     bool pending;
     uint64_t turn;
     struct clock *known;
@@ -264,8 +264,8 @@ free_place(void)
     return actor_count++;
 }
 
-/* Returns the index of the stream's actor, which is created if there is none;
- * -1 if out of memory. */
+/* Returns the index of the stream's actor.  If the stream has no actor,
+ * creates one.  Returns -1 if out of memory. */
 static int
 actor_of(const struct ps_actor_name *name)
 {
@@ -390,10 +390,10 @@ struct entry {
     bool freed; /* the memory was freed before the access was done */
     uint64_t number;
     uint64_t turn;
-    /* The clock of the access.  NULL if no callable was pending when the
-     * access was queued.  The clock is needed because a pending callable may
-     * make its accesses after operations were queued that come later in
-     * order. */
+    /* The clock of the access, or NULL if no callable was pending when the
+     * access was queued.  A callable that was pending then may make its own
+     * accesses only later.  This clock tells whether the access comes after
+     * the callable. */
     struct clock *clock;
     struct ps_description *description;
 };
@@ -579,7 +579,7 @@ struct actual {
     uint64_t turn;
     struct clock *clock;
     /* Whether the access is made within a callable.  If so, operations that
-     * come later in order may be queued already. */
+     * come after the access may have been queued already. */
     bool late;
     struct ps_description *description;
 };

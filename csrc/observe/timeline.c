@@ -783,10 +783,10 @@ times_by_events(const struct ps_backend *inner)
     return atomic_load(&all_by_events) || inner->operation_times == NULL;
 }
 
-/* Choose the slice to which reports about the driver calls that this thread
- * makes next belong.  `source` is 1 + the slice's index, or NO_SLICE.  If it
- * is 0, each call counts as a call of another library, and gets a new
- * slice. */
+/* Set the slice for reports about the driver calls that this thread makes
+ * next.  `source` is 1 + the slice's index.  If it is NO_SLICE, no reports
+ * about the calls are wanted.  If it is 0, each call counts as a call of
+ * another library and gets a new slice. */
 static void
 set_queued_slice(uint64_t source)
 {
@@ -795,8 +795,7 @@ set_queued_slice(uint64_t source)
     }
 }
 
-/* An argument of set_queued_slice.  Reports about this thread's calls then
- * belong to no slice, and the calls get no new slices. */
+/* An argument of set_queued_slice, which means that no reports are wanted. */
 #define NO_SLICE UINT64_MAX
 
 /* Returns whether the device reports exactly one activity for an operation of
@@ -829,9 +828,10 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
         return this;
     }
     this.slice->nbytes = nbytes;
-    /* This is replaced if the operation's times are going to be known.  If it
-     * is still -1 after the call, because the operation was captured for
-     * example, queued() drops the slice. */
+    /* -1 means that the times are not known.  If the operation is timed,
+     * another value is stored here, at the latest by queued().  If it is still
+     * -1 then, for example because the operation was captured, queued() drops
+     * the slice. */
     this.slice->times.begin = -1;
     if (!this.by_events && !this.reported) {
         inner->operation_times(inner, &this.slice->times);
