@@ -1,5 +1,6 @@
-/* The least that a call from Python can take: methods without arguments that
- * release the GIL around the driver's functions, and do nothing else. */
+/* Measures the least time that a call from Python can take.  The methods of
+ * this module have no arguments, release the GIL around the driver's
+ * functions, and do nothing else. */
 #include <Python.h>
 
 /* Each ROW() of driver.c becomes a method that runs the statements once. */

@@ -1,4 +1,5 @@
-/* What the calls cost without Python: cudart's functions, in a loop. */
+/* Measures cudart's functions in a loop, to show what the calls cost without
+ * Python. */
 #include "handles.h"
 #include "rows.h"
 

@@ -1,5 +1,5 @@
-/* What the calls cost one level below cudart: the driver's functions.  They
- * take the handles that cudart makes. */
+/* Measures the driver's functions in a loop, to show what the calls cost one
+ * level below cudart.  They take the handles that cudart makes. */
 #include <cuda.h>
 
 #include <dlfcn.h>

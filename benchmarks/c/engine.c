@@ -1,5 +1,5 @@
-/* What the calls cost without Python: the CPU engine's functions, in a loop.
- */
+/* Measures the CPU engine's functions in a loop, to show what the calls cost
+ * without Python. */
 #include "engine.h"
 #include "rows.h"
 

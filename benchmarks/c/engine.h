@@ -1,5 +1,5 @@
-/* An engine of one device, for engine.c and threads.c: two streams and the
- * table to call. */
+/* Starts a CPU engine with one device and two streams, for the programs that
+ * measure it. */
 #ifndef BENCHMARKS_ENGINE_H
 #define BENCHMARKS_ENGINE_H
 
@@ -8,7 +8,8 @@
 static const struct ps_backend *cpu;
 static ps_handle first, second;
 
-/* Return 0, or another number if something failed. */
+/* Start the engine and create the streams.  Returns 0, or another number if
+ * something failed. */
 static int
 engine_start(void)
 {

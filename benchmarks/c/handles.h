@@ -1,5 +1,5 @@
 /* The streams and events for the calls of cudart.c and driver.c.  The events
- * done, start_ and end_ are recorded and done. */
+ * done, start_ and end_ are recorded, and their records are complete. */
 #ifndef BENCHMARKS_HANDLES_H
 #define BENCHMARKS_HANDLES_H
 
@@ -8,7 +8,8 @@
 static cudaStream_t first, second;
 static cudaEvent_t plain, done, timed, start_, end_;
 
-/* Return 0, or another number if something failed. */
+/* Create and record them.  Returns 0, or another number if something failed.
+ */
 static int
 handles_make(void)
 {

@@ -1,8 +1,8 @@
 /* How the C programs measure.  ROW(name, statements) defines a function that
- * runs the statements count times and returns the nanoseconds for each time,
- * or a negative number if one of them set `failed`.  A file that wants another
- * ROW defines it before it includes this.  The file also defines settle(),
- * which waits for the work that the statements queued, and returns 0, or
+ * runs the statements count times and returns the nanoseconds that one run
+ * took, or a negative number if one of them set `failed`.  A file can define
+ * another ROW before it includes this file.  It must define settle(), which
+ * waits for the work that the statements queued.  settle() returns 0, or
  * another number if the work failed. */
 #ifndef BENCHMARKS_ROWS_H
 #define BENCHMARKS_ROWS_H

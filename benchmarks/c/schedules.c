@@ -1,5 +1,5 @@
-/* How long a schedule takes, from begin() to end(), if C queues the program's
- * work. */
+/* Measures how long a schedule takes, from begin() to end(), if C code queues
+ * the work. */
 #include "engine.h"
 
 #include <stdbool.h>

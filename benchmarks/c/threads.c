@@ -1,5 +1,5 @@
-/* What the CPU engine's threads do: queued operations, wake-ups and copies.
- * Wake-ups are compared with a futex, and copies with memcpy. */
+/* Measures the CPU engine's threads: queued operations, wake-ups and copies.
+ * Wake-ups are compared with those of a futex, and copies with memcpy. */
 #include "engine.h"
 
 #include <linux/futex.h>
@@ -36,9 +36,10 @@ count_one(void *counter)
     ++*(int *)counter;
 }
 
-/* Nanoseconds to queue and do each operation.  A blocked host function comes
- * first, so that all are queued and none is done inline.  The queue must have
- * room for them all: there must be fewer than CPU_QUEUE_LIMIT. */
+/* Returns the nanoseconds to queue and do each operation.  A host function
+ * that blocks comes first, so that all operations are queued and none runs
+ * inline.  There must be fewer operations than CPU_QUEUE_LIMIT, so that the
+ * queue has room for all of them. */
 double
 queued(int operations)
 {
@@ -78,8 +79,10 @@ stay_busy(void *unused)
     }
 }
 
-/* Nanoseconds from the work before a record on one stream to the work after
- * the wait for it on another stream, which was parked. */
+/* Returns the nanoseconds from the work before a record on one stream to the
+ * work behind a wait for the record on another stream, which is parked at the
+ * wait.  If `stays` is true, the worker of the first stream stays busy, so
+ * that another worker must run the second stream. */
 static double
 hand_over(int stays)
 {
@@ -140,8 +143,9 @@ sleeper(void *processor)
     return NULL;
 }
 
-/* Nanoseconds from just before the wake of a futex until its sleeper runs.  As
- * in handed(), the waker stays busy, and the sleeper has another processor. */
+/* Returns the nanoseconds from just before the wake-up of a futex until the
+ * thread that sleeps on it runs.  As in handed(), the waking thread stays
+ * busy, and the sleeping thread uses another processor. */
 double
 futex(int count)
 {

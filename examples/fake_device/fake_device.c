@@ -2,9 +2,9 @@
  * injection: two devices of the type "mtia", whose work runs until the program
  * completes it.
  *
- * One rule: operations are numbered as they are queued.  So a point in a
- * stream's work is the stream and a number, an event's record is such a point,
- * and one comparison shows whether the stream has passed it. */
+ * Operations are numbered in the order in which they are queued.  So a stream
+ * and a number identify a point in the stream's work.  An event's record is
+ * such a point, and one comparison shows whether the stream has passed it. */
 #include <Python.h>
 
 #include <pystreams/backend.h>
@@ -15,13 +15,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Every member is handed the table and the device; few need both. */
+/* Every member gets the table and the device as arguments, but few members use
+ * both. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 enum { DEVICES = 2, STREAMS = 1 << 16, EVENTS = 1 << 20 };
 
-/* The work of a stream up to the operation with this number; no work if stream
- * is NULL. */
+/* All work of a stream up to the operation with this number.  If stream is
+ * NULL, this is no work. */
 struct point {
     struct stream *stream;
     uint64_t number;
@@ -39,22 +40,22 @@ struct stream {
     int device;
     bool given_up;
     struct operation *first;
-    /* The status and the number of the first operation that failed; nothing
-     * after it runs. */
+    /* The status and the number of the first operation that failed.  No
+     * operation after it runs. */
     ps_status failure;
     uint64_t failed;
     bool reported; /* whether a synchronize has returned the failure */
 };
 
-/* Guards all that follows.  A handle is a place in an array, and none is used
- * again, so that points may outlive the streams and events that were given
- * up. */
+/* Guards all variables that follow.  A handle is an index into `streams` or
+ * `records`.  No index is used again, so a point stays valid after its stream
+ * was destroyed. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 /* Broadcast when operations have ended. */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 /* The number of the latest operation. */
 static uint64_t numbers;
-/* The first ones are the devices' default streams, whose handle is 0. */
+/* The first elements are the devices' default streams, whose handle is 0. */
 static struct stream streams[STREAMS];
 static ps_handle stream_count = DEVICES;
 /* The latest record of each event; 0 is never a handle. */
@@ -65,8 +66,8 @@ static _Thread_local int current_device;
 
 /* ---- Points and operations ---- */
 
-/* The state of all work up to the point: PS_ERROR_NOT_READY, PS_SUCCESS, or
- * its failure. */
+/* Returns the status of all work up to the point: PS_ERROR_NOT_READY,
+ * PS_SUCCESS, or the failure of the work. */
 static ps_status
 status_of_locked(struct point point)
 {
@@ -91,8 +92,9 @@ wait_locked(struct point point)
     return status;
 }
 
-/* Wait on behalf of a synchronize.  It will return a failure of the work, so
- * note in the stream that this one is reported. */
+/* Wait for a function that synchronizes.  If the work has failed, that
+ * function returns the failure, so note in the stream that the failure is
+ * reported. */
 static ps_status
 wait_and_report_locked(struct point point)
 {
@@ -103,7 +105,8 @@ wait_and_report_locked(struct point point)
     return status;
 }
 
-/* End the stream's first operation, if there is one and it can end. */
+/* End the stream's first operation, if there is one and it can end.  Returns
+ * whether an operation ended. */
 static bool
 step_locked(struct stream *stream)
 {
@@ -125,8 +128,8 @@ step_locked(struct stream *stream)
     return true;
 }
 
-/* End all operations that can end; each may let operations of any stream go
- * on. */
+/* End all operations that can end.  Each one that ends may let operations of
+ * other streams end, too. */
 static void
 run_locked(void)
 {
@@ -144,7 +147,8 @@ run_locked(void)
 
 /* ---- Helpers of several members ---- */
 
-/* The stream of the handle; NULL if the device has none. */
+/* Returns the stream of the handle, or NULL if the device has no such stream.
+ */
 static struct stream *
 find_locked(int device, ps_handle handle)
 {
@@ -156,7 +160,8 @@ find_locked(int device, ps_handle handle)
     return known ? &streams[handle] : NULL;
 }
 
-/* Query, or wait for, all work that the stream has now. */
+/* Query all work that the stream has now, or wait for it.  `ask` is the
+ * function that does this. */
 static ps_status
 ask_stream(int device, ps_handle handle, ps_status (*ask)(struct point point))
 {
@@ -168,7 +173,7 @@ ask_stream(int device, ps_handle handle, ps_status (*ask)(struct point point))
     return status;
 }
 
-/* Query, or wait for, the event's latest record. */
+/* Query the event's latest record, or wait for it, with `ask`. */
 static ps_status
 ask_event(ps_handle event, ps_status (*ask)(struct point point))
 {
@@ -206,7 +211,8 @@ enqueue(int device, ps_handle handle, struct operation *operation)
     return PS_SUCCESS;
 }
 
-/* Complete the operation with this number; it ends when its turn comes. */
+/* Complete the operation with this number.  It ends when all operations before
+ * it on its stream have ended. */
 static void
 end_work(uint64_t number)
 {
@@ -542,7 +548,8 @@ PyInit_fake_device(void)
     Py_DECREF(none);
     PyObject *module = PyModule_Create(&definition);
 #ifdef Py_GIL_DISABLED
-    /* Any thread may call a backend at any time, so it has locks anyway. */
+    /* The module does not need the GIL.  Any thread may call a backend at any
+     * time, so the backend has locks of its own. */
     if (module != NULL) {
         PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
     }

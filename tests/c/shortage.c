@@ -56,8 +56,8 @@ look_at_library(struct dl_phdr_info *info, size_t size, void *argument)
     return 1;
 }
 
-/* From now on, "the module" is the loaded library whose path contains the
- * name.  Returns whether there is one. */
+/* Choose the loaded library whose path contains the name.  From now on, it is
+ * "the module".  Returns whether there is such a library. */
 bool
 shortage_of(const char *name)
 {

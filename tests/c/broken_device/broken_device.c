@@ -285,7 +285,7 @@ deaf_event_synchronize(const struct ps_backend *self, int device,
     return wait_for(*limit, query_event, &(struct target){device, event});
 }
 
-/* "none": each operation takes some milliseconds, on a failed stream too. */
+/* "none": each operation takes some milliseconds, even on a failed stream. */
 static int64_t busy_until[STREAMS], recorded_until[EVENTS];
 
 static int64_t

@@ -12,9 +12,9 @@ static bool ended;
 static struct ps_notification *pending;
 static bool notifying;
 
-/* Returns a notification whose point was passed, or NULL.  A notification
- * stores the point in its own members: the index of the stream in `status`,
- * and the operation's number in `number`. */
+/* Returns a notification whose point its stream has passed, or NULL if there
+ * is none.  A notification stores the point in its own members.  `status` is
+ * the index of the stream, and `number` is the number of the operation. */
 static struct ps_notification *
 find_due_locked(ps_status *status)
 {
@@ -64,9 +64,9 @@ start_notifying_locked(void)
     return notifying ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
 
-/* Add a notification that is due when the stream has passed the point.  If the
- * point has no stream, there is nothing to wait for: then stores number 0,
- * which every stream has passed. */
+/* Add a notification that is due when the point's stream has passed the point.
+ * If the point has no stream, there is nothing to wait for.  In this case,
+ * store the number 0, which every stream has passed. */
 static ps_status
 notify_locked(struct point point, struct ps_notification *notification)
 {
@@ -167,8 +167,8 @@ is_full(int device, ps_handle handle)
     return room == 0;
 }
 
-/* A gate is an operation that runs until it is opened; its handle is the
- * number of the operation. */
+/* A gate is an operation that runs until the gate is opened.  The gate's
+ * handle is the number of the operation. */
 static ps_status
 gated_gate_open(const struct ps_backend *self, int device, ps_handle gate)
 {

@@ -14,8 +14,8 @@
 
 #include "../../../csrc/backends/cuda/driver.h"
 
-/* A gate or a notification, and the call of reach() for it.  opens: whether
- * reach() opens the gate. */
+/* A gate or a notification, and what the call of reach() for it has stored.
+ * If `opens` is true, reach() opens the gate. */
 struct arrival {
     struct ps_notification notification;
     ps_handle gate;

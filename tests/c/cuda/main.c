@@ -2,9 +2,9 @@
  * there is no GPU, tests only how the backend behaves then.  Prints "N passed,
  * 0 failed".
  *
- * The rule: this process only counts devices, and does not initialize the
- * driver.  Each test runs in a child process of its own, so it begins with no
- * context on any device. */
+ * This process only counts devices, and does not initialize the driver.  Each
+ * test runs in a child process of its own, so it begins with no context on any
+ * device. */
 #include "check.h"
 #include "tests.h"
 

@@ -1,11 +1,11 @@
-/* Events: for which record a wait is, how events order the work of streams,
- * and the time between two events. */
+/* Tests which record a wait is for, how events order the work of streams, and
+ * the time between two events. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
 
-/* A wait is for the event's latest record at the call.  Records of one event
- * may complete in another order than they were made. */
+/* A wait is for the event's latest record at the call.  The records of one
+ * event may complete in another order than that in which they were made. */
 void
 test_versions(void)
 {
@@ -37,7 +37,8 @@ test_versions(void)
 
 enum { CHAIN_STREAMS = 16, CHAIN_ROUNDS = 50 };
 
-/* Many streams in turn increment one counter; only events order them. */
+/* Many streams increment one counter in turn.  Only events order the
+ * increments. */
 static void *
 chain_thread(void *argument)
 {

@@ -6,8 +6,8 @@
 
 /* Make a chain of streams, in which each stream waits for the one before it,
  * and let stream `wrong` fail.  Its later work is skipped, and the failure
- * passes on to all streams behind it.  queued: whether all of this is queued
- * before any of it runs. */
+ * passes on to all streams behind it.  If `queued` is true, all of this is
+ * queued before any of it runs. */
 static void
 fail_at(int wrong, bool queued)
 {

@@ -1,5 +1,6 @@
-/* Gates: when and on which thread they are reached, which work they hold back,
- * and how they end.  And waits that time out or are interrupted. */
+/* Tests when and on which thread gates are reached, which work gates hold
+ * back, and how they end.  Also tests waits that time out or are interrupted.
+ */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -12,8 +13,9 @@
 
 enum { SECOND = 1000000000 };
 
-/* A gate, or a notification, and what became of it.  When it is reached, it
- * opens itself if `opens` is true, and the gate `other` if that is not 0. */
+/* A gate, or a notification, and what became of it.  When it is reached,
+ * reach() opens it if `opens` is true, and opens the gate `other` if that is
+ * not 0. */
 struct gate {
     struct ps_notification notification;
     ps_handle handle, other;
@@ -102,8 +104,9 @@ test_gates(void)
     OK(cpu->event_destroy(cpu, 0, event));
 }
 
-/* A notification that opens gates is never called within another one, and the
- * stack does not grow with the queue. */
+/* If a notification opens a gate and so makes another notification due, the
+ * second is not called within the first.  So the stack does not grow with the
+ * number of gates. */
 void
 test_gates_opened_within(void)
 {
@@ -322,8 +325,9 @@ struct asked {
     ps_handle event, busy, gate;
 };
 
-/* The is_over of a wait.  The first call records the event again, and opens
- * the gate ahead of the event's earlier record, for which the wait is. */
+/* The is_over function of a wait for an event.  The first call records the
+ * event again.  It then opens the gate ahead of the event's earlier record,
+ * because the wait is for that record. */
 static int
 ask(void *argument)
 {

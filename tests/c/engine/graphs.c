@@ -1,5 +1,5 @@
-/* Captures and graphs: calls that the Python package never makes, such as
- * those with invalid handles. */
+/* Tests captures and graphs with calls that the Python package never makes,
+ * such as calls with invalid handles. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -80,8 +80,8 @@ test_captures_refused(void)
     stream_end(stream);
 }
 
-/* Destroying a stream ends the capture that began on it, and invalidates a
- * capture that it has joined. */
+/* If a stream is destroyed, a capture that began on it ends, and a capture
+ * that it has joined becomes invalid. */
 void
 test_captures_lost(void)
 {

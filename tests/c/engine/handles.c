@@ -1,5 +1,5 @@
-/* Handles: the engine accepts no handle that was destroyed, that is of another
- * kind or another engine, or that is just a number. */
+/* Tests that the engine rejects invalid handles: those of destroyed objects,
+ * those of objects of another kind or another engine, and mere numbers. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"

@@ -1,6 +1,7 @@
-/* Events and streams whose state is known without the engine's lock (see
- * cpu_slot_known): calls that take no lock, operations that must end the known
- * state, and threads that do all of this at once. */
+/* Tests the events and streams whose state is known without the engine's lock
+ * (see cpu_slot_known).  While the state is known, calls must take no lock.
+ * Some operations must end the known state.  All of this must also work if
+ * several threads do it at once. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -72,7 +73,8 @@ test_without_lock(void)
     OK(cpu->stream_query(cpu, 0, 0));
     pause_ms(5);
     probe();
-    /* The record during the fork, the second one, has set the time. */
+    /* The second record of timed_event was made during the fork, and has set
+     * the time. */
     OK(cpu->event_elapsed(cpu, 0, start, timed_event, &passed_ms));
     CHECK(passed_ms >= 5);
     /* Work makes the state unknown.  Once calls have found the work done, the
@@ -127,8 +129,8 @@ pair_end(struct pair *pair)
                  PS_ERROR_INVALID_HANDLE);
 }
 
-/* Work: a record behind it is pending, and other streams wait for the
- * record. */
+/* While a host function runs, a record behind it is pending, and so is work
+ * that waits for the record. */
 static void
 check_work(unsigned flags)
 {
@@ -196,7 +198,7 @@ check_capture(unsigned flags)
     pair_end(&other);
 }
 
-/* A launch of a graph that records the event. */
+/* After the launch of a graph that records the event, the event is pending. */
 static void
 check_launch(unsigned flags)
 {
@@ -220,8 +222,8 @@ check_launch(unsigned flags)
     pair_end(&pair);
 }
 
-/* A call of event_record that fails changes nothing: the event keeps its
- * earlier record and its time. */
+/* If event_record fails, it changes nothing.  The event keeps its earlier
+ * record and the time of that record. */
 static void
 check_full_queue(void)
 {
@@ -247,7 +249,8 @@ check_full_queue(void)
     pair_end(&pair);
 }
 
-/* The default stream, and blocking streams, which serialize with it. */
+/* The default stream and blocking streams serialize, so work on either of them
+ * makes a record on the other pending. */
 static void
 check_order(unsigned flags)
 {

@@ -50,9 +50,9 @@ plant(const char *fault)
 int
 main(int argc, char **argv)
 {
-    /* test_no_thread comes first, because it makes the creation of a thread
-     * fail, and that would succeed with the stack of a thread that has
-     * ended. */
+    /* test_no_thread comes first.  It limits memory so that no thread can be
+     * created.  This would not work after a thread has ended, because a new
+     * thread could reuse its stack. */
     static void (*const tests[])(void) = {
         test_no_thread,
         test_fifo,

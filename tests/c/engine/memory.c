@@ -49,8 +49,8 @@ enum { BLOCK = 64 * 1024, BLOCK_ROUNDS = 200 };
 
 static unsigned char shared_block[BLOCK];
 
-/* Small transfers run on the calling threads, and still in stream order: no
- * copy sees half a fill. */
+/* Small transfers run on the calling threads, but still in stream order.  So
+ * no copy sees a fill that is half done. */
 static void *
 fill_thread(void *argument)
 {

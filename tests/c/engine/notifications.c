@@ -1,5 +1,5 @@
-/* Notifications: for which work they are, in which order they come, and that a
- * cancelled one leaves nothing behind. */
+/* Tests which work a notification is for, in which order notifications come,
+ * and that a cancelled notification leaves nothing behind. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -169,7 +169,8 @@ test_notifications_refused(void)
 }
 
 /* Cancel notifications at the beginning, in the middle and at the end of the
- * pending ones; in all, more than a queue has places. */
+ * list of pending notifications.  Altogether, cancel more of them than a queue
+ * has places. */
 void
 test_notifications_cancelled(void)
 {

@@ -1,4 +1,5 @@
-/* Partitions: how many workers serve their streams, and their destruction. */
+/* Tests how many workers serve the streams of a partition, and the destruction
+ * of partitions. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -83,8 +84,8 @@ test_one_worker(void)
         pause_ms(20);
         CHECK_STATUS(cpu->stream_query(cpu, 0, second), PS_ERROR_NOT_READY);
     }
-    /* The pending work of a destroyed stream of a destroyed partition still
-     * runs. */
+    /* Pending work still runs after its stream and its partition are
+     * destroyed. */
     OK(cpu->stream_destroy(cpu, 0, second));
     OK(cpu->partition_destroy(cpu, 0, partition));
     CHECK_STATUS(

@@ -20,8 +20,8 @@
 #endif
 
 /* If a process with threads forks, the child cannot start threads under gcc's
- * ThreadSanitizer.  Under clang's it can, with the option die_after_fork=0
- * below. */
+ * ThreadSanitizer.  Under clang's ThreadSanitizer it can, if the option
+ * die_after_fork is 0, as below. */
 #if defined(__SANITIZE_THREAD__)
 #define CHILD_HAS_THREADS 0
 #else
@@ -35,7 +35,7 @@ __tsan_default_options(void)
     return "die_after_fork=0";
 }
 
-/* As CHECK, for a forked child: the child exits at the first check that
+/* Like CHECK, but for a forked child, which exits at the first check that
  * fails. */
 #define CHILD(condition) child_check(condition, #condition, __LINE__)
 
@@ -149,8 +149,8 @@ load_thread(void *argument)
     return NULL;
 }
 
-/* Fork in a notification that runs on the thread of a caller.  The call also
- * returns in the child, which continues on that thread. */
+/* Fork in a notification that runs on the thread of a caller, within the call.
+ * The call returns in the parent and in the child. */
 static void
 fork_in_notification(struct forker *forker)
 {
@@ -183,8 +183,8 @@ fork_reached_by_worker(void *argument, ps_status status)
     sem_post(&forker->forked);
 }
 
-/* Fork in a notification that runs on a worker.  The worker ends in the child,
- * and with it the child, which has no other thread. */
+/* Fork in a notification that runs on a worker.  In the child, the worker is
+ * the only thread.  When it ends, the child ends, too. */
 static void
 fork_in_worker(struct forker *forker)
 {
@@ -200,8 +200,8 @@ fork_in_worker(struct forker *forker)
     sem_init(&forker->forked, 0, 0);
     OK(cpu->memory_allocate(cpu, 0, forker->stream, 9, &data));
     hold_take(cpu, &hold, forker->stream);
-    /* After a free, a worker releases the lock, and thereby runs the
-     * notification. */
+    /* After a free, a worker releases the engine's lock, and the release runs
+     * the notification. */
     OK(cpu->memory_free(cpu, 0, forker->stream, data));
     OK(cpu->stream_notify(cpu, 0, forker->stream, &notification));
     forker->child_returns = true;
@@ -242,8 +242,8 @@ test_fork(void)
     OK(cpu->host_function(cpu, 0, forker.stream, fork_here, &forker));
     OK(cpu->stream_synchronize(cpu, 0, forker.stream, NULL));
     CHECK(forker.status == 0);
-    /* If fork_here returns in the child, the worker ends there, and with it
-     * the child, which has no other thread. */
+    /* If fork_here returns in the child, the worker ends there.  It is the
+     * child's only thread, so the child ends, too. */
     forker.child_returns = !SANITIZED;
     forker.status = -1;
     OK(cpu->host_function(cpu, 0, forker.stream, fork_here, &forker));
@@ -255,7 +255,8 @@ test_fork(void)
     OK(cpu->event_destroy(cpu, 0, forker.event));
 }
 
-/* If no thread can be started, the call fails and queues nothing. */
+/* If the engine cannot start a worker, the call that needs it fails and queues
+ * nothing. */
 void
 test_no_thread(void)
 {

@@ -1,7 +1,7 @@
-/* Events that several processes share.  Most tests do with one process: it
- * opens an event of its own by the interprocess handle, and the engine treats
- * the opened event as one of another process.  Only the test of processes that
- * die has a second process. */
+/* Tests events that several processes share.  Most of these tests need only
+ * one process.  It creates an event and opens the event's interprocess handle,
+ * and the engine treats the opened event as one of another process.  Only the
+ * test of processes that die uses a second process. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* An interprocess event: as it was created, and as it was opened by its
- * interprocess handle. */
+/* The two handles of an interprocess event.  The event was created as `made`,
+ * and opened by its interprocess handle as `opened`. */
 struct pair {
     unsigned char handle[PS_IPC_HANDLE_BYTES];
     ps_handle made, opened;
@@ -80,8 +80,8 @@ test_failure(void)
     OK(ps_cpu_faults.stream_fail(cpu, 0, a, 999));
     OK(cpu->event_record(cpu, 0, pair.made, a));
     OK(cpu->stream_wait_event(cpu, 0, b, pair.opened));
-    /* The event's page has only the latest record, so after these records it
-     * no longer has the one for which stream b waits. */
+    /* The event's page stores only the latest record.  So after these records,
+     * it no longer has the record that stream b waits for. */
     for (int i = 0; i < 1000; i++) {
         OK(cpu->event_record(cpu, 0, i % 2 ? pair.made : pair.opened, c));
     }
@@ -126,8 +126,8 @@ enum { ROUNDS = 100 };
 
 static struct pair contested;
 
-/* Half of the threads record the created event, the others the opened one, and
- * all wait for both. */
+/* Half of the threads record contested.made, and the other half record
+ * contested.opened.  Each thread waits for both. */
 static void *
 contest_thread(void *argument)
 {

@@ -1,5 +1,6 @@
 /* Runs the tests of gates and notifications in tests/c/cuda on the fake CUDA
- * of late_cuda, except those of captures and failures, which it lacks. */
+ * of late_cuda, except the tests of captures and failures, which the fake CUDA
+ * does not support. */
 #include "../cuda/check.h"
 #include "../cuda/tests.h"
 

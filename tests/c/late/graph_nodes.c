@@ -8,8 +8,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The nodes of the graph: a fill; behind it a copy, a kernel and a host
- * function; behind these a record.  And an allocation without edges. */
+/* The nodes of the graph.  A copy, a kernel and a host function depend on a
+ * fill, and a record depends on these three.  Last is an allocation, which has
+ * no edges. */
 enum { FILL, COPY, KERNEL, HOST, RECORD, OTHER, NODES };
 
 static const CUgraphNodeType types[NODES] = {
@@ -23,7 +24,7 @@ static const int ends[][2] = {{COPY, RECORD}, {KERNEL, RECORD}, {HOST, RECORD},
 enum { EDGES = sizeof(ends) / sizeof(ends[0]) };
 
 /* The numbers of nodes and edges that the driver reports.  main() sets them to
- * 0 to test a graph without any. */
+ * 0 to test a graph without nodes and edges. */
 static int node_total = NODES, edge_total = EDGES;
 
 static CUgraphNode

@@ -1,7 +1,8 @@
-/* Two launches of a graph that has a gate.  The first launch reaches the gate,
- * and while this is being reported, the device fails.  The first arrival must
- * be reported first, as a success, and the second as a failure.  The driver's
- * functions are replaced with functions that capture and launch nothing. */
+/* Tests two launches of a graph that has a gate.  The device fails while the
+ * backend reports that the first launch has reached the gate.  The arrival of
+ * the first launch must still be reported as a success, and after it the
+ * arrival of the second launch as a failure.  The driver's functions are
+ * replaced with functions that capture and launch nothing. */
 #include "../../../csrc/backends/cuda/driver.h"
 #include "../../../csrc/backends/cuda/graph_gate.h"
 

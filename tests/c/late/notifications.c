@@ -1,10 +1,10 @@
 /* Stresses notifications and gates of the CUDA backend, on the fake CUDA of
- * late_cuda; meant to run with a sanitizer.  Several threads ask for
- * notifications and cancel them while the work ends, and while events are
- * recorded again and destroyed.  Checks that each notification is either
- * called once, or cancelled and never called; and that a stream reaches a gate
- * only when all its earlier gates are opened.  Prints the number of checks
- * that failed. */
+ * late_cuda.  The program is meant to run with a sanitizer.  Several threads
+ * ask for notifications and cancel them while the work ends, and while events
+ * are recorded again and destroyed.  Checks that each notification is either
+ * called once, or cancelled and never called.  Also checks that a stream
+ * reaches a gate only when all its earlier gates are opened.  Prints the
+ * number of checks that failed. */
 #include "check.h"
 
 #include <pthread.h>
@@ -78,8 +78,8 @@ pass_gate(unsigned *seed)
     }
 }
 
-/* Ask for a notification, chosen at random: of the work of a stream or of the
- * event's record. */
+/* Ask for a notification.  A random choice decides whether it is for the work
+ * of the stream or for the record of the event. */
 static struct notified *
 ask(unsigned *seed, ps_handle stream, ps_handle event)
 {

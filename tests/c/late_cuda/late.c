@@ -12,9 +12,9 @@ enum { ALIGNMENT = 256, MOST_OPERATIONS = 1 << 22, ON_NO_STREAM = -1 };
 /* An operation.  Members that it does not need are NULL or 0.  Operations are
  * identified by their indices in `operations`. */
 struct operation {
-    int next;  /* the next one on its stream; or ON_NO_STREAM */
+    int next;  /* the next operation on its stream, or ON_NO_STREAM */
     int after; /* an operation of another stream that must be done before */
-    int *all;  /* for each stream, another one that must be done before */
+    int *all;  /* for each stream, an operation that must be done before */
     int done;
     int64_t begun_ns, done_ns;
     uint32_t *word; /* to be written or waited for */
@@ -25,10 +25,10 @@ struct operation {
     void *argument;
     struct clock *known; /* joined to the host's clock when this begins */
     void *to;
-    const void *from; /* NULL: fill with the value */
+    const void *from; /* NULL if this is a fill with the value */
     size_t nbytes;
-    /* The profiler that was told of the call which has queued this; the name
-     * of the called function; and the number that the profiler has chosen. */
+    /* The profiler that was told of the call that queued this, the name of the
+     * called function, and the number that the profiler has chosen. */
     const struct late_cuda_profiler *profiler;
     const char *call;
     uint32_t call_number;
@@ -38,7 +38,7 @@ struct stream {
     int removed;
     const void *owner;
     int blocking;
-    int first, last; /* 0: none */
+    int first, last; /* 0 if there is none */
     struct clock clock;
 };
 
@@ -47,8 +47,9 @@ struct block {
     size_t nbytes;
     int freed;
     int stream;
-    unsigned allocated; /* when, by the stream's clock */
-    /* When each stream has last used it, by the clock of that stream. */
+    unsigned allocated; /* the time, by the stream's clock */
+    /* The time at which each stream last used it, by the clock of that stream.
+     */
     unsigned used[MOST_STREAMS];
     struct block *next;
 };
@@ -267,7 +268,8 @@ is_blocking(int stream)
 }
 
 /* Returns whether work on each of the two streams waits for earlier work on
- * the other: one is the default stream, the other a blocking stream. */
+ * the other.  This is the case if one is the default stream and the other is a
+ * blocking stream. */
 static int
 serializes(int stream, int other)
 {
@@ -377,7 +379,7 @@ append(int index)
     return &operations[operation];
 }
 
-/* As append, and tell the profiler of the call. */
+/* Like append, but also tells the profiler of the call. */
 static struct operation *
 append_call(int stream, const char *function)
 {
@@ -391,8 +393,9 @@ append_call(int stream, const char *function)
     return operation;
 }
 
-/* Arrange that later calls are ordered after all work before the operation
- * once the operation begins, because the host can see that it has begun. */
+/* Order later calls after all work before the operation, as soon as the
+ * operation begins.  The host can see that the operation has begun, so it
+ * knows that this work is done. */
 static void
 inform_host(struct operation *operation, int stream)
 {
@@ -576,8 +579,8 @@ release(int stream, void *data)
     block->freed = 1;
 }
 
-/* The host maps and unmaps memory, not a stream.  So these are ordered after
- * the work that the host has seen to be done. */
+/* The host maps and unmaps memory, not a stream.  So mapping and unmapping are
+ * ordered after the work that the host has seen to be done. */
 void
 add_mapping(void *data, size_t nbytes)
 {

@@ -1,13 +1,13 @@
 /* A fake CUDA with one device, for machines without a GPU: the functions of
- * libcuda and cudart that the backend calls, without graphs.  Work is delayed:
- * from time to time, some of the operations that the order of streams and
- * events allows run, chosen at random.
+ * libcuda and cudart that the backend calls, without graphs.  Work is delayed.
+ * From time to time, some operations run.  They are chosen at random among the
+ * operations that may run according to the order of streams and events.
  *
- * One rule: a use of memory that is not ordered after its allocation, and a
- * free that is not ordered after each use, is reported and counted.  Vector
- * clocks, one of each stream and one of the host, represent the order: a call
- * is ordered after the work that the host has seen to be done, and after no
- * other work. */
+ * The library reports and counts each use of memory that is not ordered after
+ * the memory's allocation, and each free that is not ordered after all uses.
+ * Each stream and the host have a vector clock, which represents the order.  A
+ * call is ordered after the work that the host has seen to be done, and after
+ * no other work. */
 #ifndef LATE_CUDA_H
 #define LATE_CUDA_H
 
@@ -19,14 +19,15 @@
 
 enum { MOST_STREAMS = 400 };
 
-/* A vector clock: for each stream, the number of its operations that are
- * ordered before the owner's next one. */
+/* The vector clock of a stream or of the host.  For each stream, it has the
+ * number of the stream's operations that are ordered before the owner's next
+ * operation. */
 struct clock {
     unsigned of[MOST_STREAMS];
 };
 
-/* An event's latest record.  `operation` is its index, 0 if the event was
- * never recorded. */
+/* An event's latest record.  `operation` is the index of the record's
+ * operation, or 0 if the event was never recorded. */
 struct event {
     int operation;
     struct clock clock;
@@ -39,9 +40,10 @@ int late_cuda_faults(void);
 void late_cuda_seed(unsigned seed);
 
 /* The functions of a profiler.  They are called with a lock held, as by a real
- * driver.  called: the calling thread queues a copy, a fill or a sleep, or
- * begins to wait; returns a number for this operation or wait.  done: the
- * operation or wait with this number is done. */
+ * driver.  called() is called when a thread queues a copy, a fill or a sleep,
+ * or begins to wait, on that thread.  It returns a number for this operation
+ * or wait.  done() is called when the operation or wait with this number is
+ * done. */
 struct late_cuda_profiler {
     uint32_t (*called)(const char *function);
     void (*done)(uint32_t number, const char *function, int stream,
@@ -63,9 +65,10 @@ int late_cuda_context(const void *handle);
 void begin(void);
 void end(void);
 
-/* Streams are identified by an index; 0 is the default stream, which
- * serializes with blocking ones, such as the default streams of threads.
- * add_stream returns the new stream's, or -1 if there are too many. */
+/* Streams are identified by an index.  0 is the default stream, which
+ * serializes with blocking streams, such as the default streams of threads.
+ * add_stream returns the index of the new stream, or -1 if there are too many.
+ */
 int add_stream(int blocking);
 int is_blocking(int stream);
 void remove_stream(int stream);
@@ -78,9 +81,9 @@ int owned_by(const void *owner);
 
 int index_of(const void *handle);
 
-/* Queue an operation: a wait for an event's record; a write of a word or, if
- * `writes` is 0, a wait until the word is at least the value; a sleep; a call
- * of a function on a thread of its own; a copy; a fill. */
+/* Queue an operation.  queue_word queues a write of the word or, if `writes`
+ * is 0, a wait until the word is at least the value.  queue_call queues a call
+ * of the function on a thread of its own. */
 void queue_wait(int stream, const struct event *event);
 void queue_word(int stream, uint32_t *word, uint32_t value, int writes);
 void queue_sleep(int stream, uint64_t nanoseconds);
@@ -93,7 +96,7 @@ void record(struct event *event, int stream);
 void record_all(struct event *event);
 
 /* Return whether the stream's work, or the event's latest record, is done.  If
- * so, later calls are ordered after that work. */
+ * it is done, later calls are ordered after that work. */
 int is_idle(int stream);
 int is_over(struct event *event);
 
@@ -107,7 +110,7 @@ struct waiting {
 struct waiting begin_waiting(const char *function);
 void end_waiting(const struct waiting *waiting);
 
-/* Nanoseconds between two records that are done. */
+/* Returns the nanoseconds between two records that are done. */
 int64_t between(const struct event *start, const struct event *stop);
 
 /* Wait until all work of the stream is done. */
@@ -120,12 +123,13 @@ void *allocate(int stream, size_t nbytes);
 void release(int stream, void *data);
 int is_of_device(const void *address);
 
-/* Memory of the device that is mapped, not allocated, until it is unmapped.
- * An address may be mapped again. */
+/* Memory of the device that is mapped instead of allocated.  After it was
+ * unmapped, the address may be mapped again. */
 void add_mapping(void *data, size_t nbytes);
 void remove_mapping(void *data);
 
-/* The bytes of all allocations, and of those that are not freed. */
+/* Store the bytes of all allocations in *reserved, and the bytes of those that
+ * are not freed in *used. */
 void count_memory(uint64_t *reserved, uint64_t *used);
 
 #pragma GCC visibility pop

@@ -177,8 +177,8 @@ cuEventQuery(CUevent event)
     return over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* Waits for the event's latest record at the call; a later record does not
- * matter. */
+/* Waits for the record that is the event's latest at the call, even if the
+ * event is recorded again meanwhile. */
 CUresult
 cuEventSynchronize(CUevent event)
 {
@@ -213,12 +213,13 @@ cuEventElapsedTime(float *milliseconds, CUevent start, CUevent stop)
     return status;
 }
 
-/* Green contexts.  The device has GROUPS groups of GROUP multiprocessors, and
- * another one with the REST.  If two green contexts have the same group, an
- * error is printed. */
+/* Green contexts.  The device has GROUPS groups of GROUP multiprocessors each,
+ * and one more group of REST multiprocessors.  If two green contexts have the
+ * same group, an error is printed. */
 enum { GROUPS = 2, GROUP = 8, REST = 4 };
 
-/* For each green context, a mask of its groups; 0 if it does not exist. */
+/* For each green context, a mask of its groups, which is 0 if the green
+ * context does not exist. */
 static unsigned green_contexts[GROUPS + 1];
 
 CUresult

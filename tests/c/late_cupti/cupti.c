@@ -10,7 +10,7 @@
  *             stream that belongs to the graph
  *   parts     each copy is reported as two, of which the second takes 10 ms
  *   lost      the first fill is not reported
- *   contexts  each number of a stream means two streams, in two contexts */
+ *   contexts  each stream number is used for two streams, in two contexts */
 #include "../../../csrc/backends/cuda/activity.h"
 #include "../late_cuda/late.h"
 

@@ -1,6 +1,6 @@
-/* Checks when it is compiled that the declarations in activity.h agree with
- * those in the installed headers of CUPTI.  Of CUPTI's records, activity.h
- * declares only the beginnings. */
+/* Checks at compile time that the declarations in activity.h agree with those
+ * in the installed headers of CUPTI.  activity.h declares only the first
+ * members of CUPTI's records. */
 #include <cupti.h>
 
 #include "activity.h"

@@ -1,6 +1,6 @@
 /* A fake NVML, for machines without one.  The environment variable GPUS has a
- * character for each GPU: "." is a GPU with MIG off; a digit is a GPU with MIG
- * on, and the number of its MIG devices. */
+ * character for each GPU.  "." is a GPU with MIG off.  A digit is a GPU with
+ * MIG on, and says how many MIG devices it has. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +57,8 @@ nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count)
     return 0;
 }
 
-/* The MIG devices that exist have the last of the seven indices, because on a
- * real GPU, too, their indices need not begin at 0. */
+/* The MIG devices that exist have the last of the seven indices.  On a real
+ * GPU, too, the indices of the existing MIG devices need not begin at 0. */
 int
 nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **part)
 {

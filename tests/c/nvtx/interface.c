@@ -1,5 +1,5 @@
-/* Checks when it is compiled that the declarations in csrc/observe/nvtx.h
- * agree with those in the installed headers of NVTX. */
+/* Checks at compile time that the declarations in csrc/observe/nvtx.h agree
+ * with those in the installed headers of NVTX. */
 #include "../../../csrc/observe/nvtx.h"
 
 #define NVTX_NO_IMPL
