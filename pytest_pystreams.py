@@ -134,7 +134,8 @@ _UNFAILED = (pytest.skip.Exception, pytest.xfail.Exception)
 def _with_races(
     phase: str,
 ) -> Callable[[pytest.Item], Generator[None, object, object]]:
-    """Make a phase of a test fail also if the test caught a race's error."""
+    """Make a phase of a test fail even if the test caught the error of a
+    race."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def hook(item: pytest.Item) -> Generator[None, object, object]:
@@ -269,7 +270,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and item.get_closest_marker("emulated_cuda") is not None
             and "emulated_cuda" not in item.fixturenames
         ):
-            # In front, so that other fixtures are made within the emulation.
+            # Put it first, so that other fixtures are made within the
+            # emulation.
             item.fixturenames.insert(0, "emulated_cuda")
 
 
@@ -280,8 +282,8 @@ def emulated_cuda(
     """Emulated CUDA devices for the length of the test: two with 1 GiB each,
     or as pytest.mark.emulated_cuda says.
 
-    emulated_cuda(devices=2, memory="1GiB") emulates others in their place, to
-    the end of the test, a with block or close().
+    emulated_cuda(devices=2, memory="1GiB") emulates others in their place
+    until the end of the test, the end of a with block, or close().
     """
     from contextlib import ExitStack
 
@@ -304,9 +306,9 @@ _HOLDS = pytest.StashKey["Any"]()
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], _Hold]]:
-    """hold(stream) keeps the stream busy until release() of what it returns,
-    or the end of its with block; at the latest to the end of the test, of each
-    of its runs under schedules."""
+    """hold(stream) keeps the stream busy until release() of what it returns is
+    called, or until its with block ends.  It ends at the latest with the test
+    or, under schedules, with each run of the test."""
     from pystreams.testing.kit import Holds
 
     with Holds() as test:

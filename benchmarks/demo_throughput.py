@@ -1,17 +1,20 @@
 """The demo's speed, compared with the limits of the machine it runs on.
 
-The stages are: plain threads read from the page cache into the demo's kind of
-memory, with and without a CRC-32 of each chunk; the devices copy up, down, and
-both ways at once.  Stages share memory and caches, so together they are slower
-than the slowest alone.  On a GPU, the limit is the rate of readers and copies
-that run at once, unordered.  On the CPU engine, stages share the cores, too,
-and the limit is a loop in C, on one thread or one for each core, whichever is
-faster: a read and two memcpy for each chunk.  Every round measures all of
-these; ratios are within a round, and the medians of the rounds are printed.
+The stages of the demo are measured first.  Plain threads read from the page
+cache into the demo's kind of memory, with and without a CRC-32 of each chunk.
+The devices copy up, down, and both ways at once.  Stages share memory and
+caches, so together they are slower than the slowest stage alone.
 
-Plain threads, as many as the demo has streams, do the demo's work: each reads
-a chunk, copies it to the device and back, waits, and checks it, with a stream
-of its own and no callables.
+On a GPU, the limit is the rate of readers and copies that run at the same
+time, without any order between them.  On the CPU engine, the stages share the
+cores, too.  There, the limit is a loop in C that does a read and two memcpy
+for each chunk, on one thread or on one thread for each core, whichever is
+faster.  Every round measures all of these.  Ratios are computed within a
+round, and the medians of the rounds are printed.
+
+For comparison, plain threads do the demo's work.  There are as many of them as
+the demo has streams.  Each thread has a stream of its own.  It reads a chunk,
+copies it to the device and back, waits, and checks it, without callables.
 """
 
 import argparse
@@ -263,7 +266,7 @@ class Section:
             self._lanes.append(demo.Lane(way, self.chunk))
         lanes = self._lanes[:count]
         arguments = self._source, lanes
-        # A short run first, so that the demo's threads exist before the
+        # Begin with a short run, so that the demo's threads exist before the
         # measurement.
         demo.stream_file(*arguments, min(self.size, 1 << 28), None, silent)
         seconds = demo.stream_file(*arguments, self.size, checksums, silent)
@@ -281,8 +284,8 @@ class Section:
         return runs, plain
 
     def _at_once(self, read: dict[str, float], check: bool) -> float:
-        """Return the rate of readers and copies that run at once, unordered:
-        the smaller of the two."""
+        """Return the rate of readers and copies that run at once, without an
+        order between them.  It is the smaller of their two rates."""
         threads = int(max(read, key=read.__getitem__))
         with ThreadPoolExecutor(1) as pool:
             copied = pool.submit(self._copies.rate, True, True, self.size)

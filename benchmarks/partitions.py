@@ -46,8 +46,8 @@ class Kernel:
 
 
 def latencies(kernel, small, small_blocks, heavy, heavy_blocks):
-    """Microseconds from launch to end of the small kernel; the number of heavy
-    kernels done a second meanwhile."""
+    """Return the microseconds from the launch to the end of each small kernel,
+    and the number of heavy kernels that were done per second meanwhile."""
     queue, done, found = [], 0, []
     begin = time.perf_counter()
     while time.perf_counter() - begin < SECONDS:

@@ -50,7 +50,8 @@ def rate(runs):
 
 
 def rate_from_c(runs):
-    """None without a compiler."""
+    """Return the schedules a second from C, or None if there is no
+    compiler."""
     try:
         row = native.rows("schedules.c", *native.engine())["schedule"]
     except OSError:

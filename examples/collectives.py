@@ -155,7 +155,7 @@ class Group:
         return next((m for m in self.members if m.rank == ROOT), None)
 
     def broadcast(self, source, nbytes):
-        """The root's bytes on every GPU."""
+        """Return the root's bytes, on every GPU."""
         outputs = [member.empty(nbytes) for member in self.members]
 
         def queue(member, output):
@@ -169,7 +169,8 @@ class Group:
         return outputs
 
     def scatter(self, source, chunk_sizes):
-        """To each GPU its chunk of the root's bytes, one after the other."""
+        """Return the chunks of the root's bytes, one on each GPU.  The chunks
+        lie one after the other in the source."""
         outputs = [m.empty(chunk_sizes[m.rank]) for m in self.members]
 
         def queue(member, output):
@@ -186,7 +187,7 @@ class Group:
         return outputs
 
     def gather(self, blocks, chunk_sizes):
-        """The chunks of all GPUs on the root, one after the other."""
+        """Return the chunks of all GPUs, one after the other, on the root."""
         root = self.root()
         target = root and root.empty(sum(chunk_sizes))
 
@@ -202,7 +203,7 @@ class Group:
         return target
 
     def reduce_add(self, blocks):
-        """The sum of everyone's 32-bit floats on the root."""
+        """Return the sum of all ranks' 32-bit floats, on the root."""
         root = self.root()
         target = root and root.empty(blocks[0].nbytes)
 

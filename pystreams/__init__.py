@@ -112,10 +112,10 @@ def explain(x: Stream | Event | Future[Any] | None = None) -> str:
     Return in words what a stream, an event or a Future of Stream.submit waits
     for, down to the root; without an argument, what everything waits for.
 
-    Known are the queues of the CPU engine, callables of Stream.submit, and the
-    threads that wait in this package.  Safe to call from any thread and from a
-    signal handler: it waits for no work and changes nothing.  Raises TypeError
-    for another object.
+    It knows the queues of the CPU engine, the callables of Stream.submit, and
+    the threads that wait in this package.  Safe to call from any thread and
+    from a signal handler: it waits for no work and changes nothing.  Raises
+    TypeError for another object.
     """
     from ._explain import explain
 

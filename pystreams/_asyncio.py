@@ -138,7 +138,8 @@ class Inbox:
             self._arrival.set_result(None)
 
     async def wait(self, timeout: float | None) -> list[tuple[int, int]]:
-        """Return the messages since the last call; none if timeout passes."""
+        """Return the messages since the last call, or [] if timeout seconds
+        pass without one."""
         if not self._messages:
             self._arrival = self._loop.create_future()
             if _C.schedule_is_on():

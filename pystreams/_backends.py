@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 GROUP = "pystreams.backends"
 
-# The device types of backends: _loaded by the names of entry points, and
-# _registered by their values.  Several names may have the same value.
+# The device types of the backends.  _loaded has them by the names of entry
+# points, and _registered by the values of entry points.  Several names may
+# have the same value.
 _loaded: dict[str, int] = {}
 _registered: dict[str, int] = {}
 # Guards the two dicts, and makes sure that each entry point is called once.
@@ -58,8 +59,8 @@ def refuse(name: str, others: list[str]) -> None:
 def load(name: str) -> int:
     """Load the backend that is offered under a name; return its device type.
 
-    -1 if no distribution offers one.  Raises RuntimeError if it cannot be
-    loaded.
+    Returns -1 if no distribution offers one.  Raises RuntimeError if it cannot
+    be loaded.
     """
     with _loading:
         if name not in _loaded:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 # The values of enum ps_obstacle in backend.h.
 _NONE, _STREAM, _GATE, _TIME, _UNKNOWN = range(5)
 
-# How many streams of a chain of waits are listed: in an error, and otherwise.
+# How many streams of a chain of waits are listed in an error, and in other
+# texts.
 _FEW, _MANY = 3, 5
 # The largest number of lines of explain().
 _LINES = 40
@@ -84,7 +85,8 @@ def _now(frame: Any) -> str:
 
 
 def _left_of(obj: object) -> list[Any]:
-    """For a wait for several objects, return those not known to be done."""
+    """If the object is a wait for several objects, return those that are not
+    known to be done."""
     objects = getattr(obj, "_objects", None) or {}
     return list(objects.values())
 
@@ -123,8 +125,8 @@ class _Explanation:
         self.callables = [_Callable(v) for v in _C.explain_callables()]
         self.threads = [_Thread(view) for view in _C.explain_threads()]
         self._waits = {thread.ident: thread for thread in self.threads}
-        # The chain of callables that the present sentence follows: each waits
-        # for the next.
+        # The chain of callables that the present sentence follows.  Each
+        # callable in it waits for the next one.
         self._path: list[_Callable] = []
         # The callables that wait for each other, in a deadlock.
         self.ring: list[_Callable] = []
@@ -183,7 +185,8 @@ class _Explanation:
         return f"is a {operation}{size}, which runs or is about to"
 
     def _unseen(self, key: Key) -> str:
-        """As stream(), for a stream of which only callables are known."""
+        """Like stream(), for a stream of which only the callables are
+        known."""
         count = sum(c.key == key for c in self.callables)
         first = self.first_of(key)
         if first is None:
@@ -217,7 +220,7 @@ class _Explanation:
         return f"{thread.operation}{place}, for {self.target(thread.target)}"
 
     def subject(self, target: tuple[Any, ...]) -> str:
-        """As target(), for the beginning of a sentence."""
+        """Like target(), but for the beginning of a sentence."""
         if target[0] != "stream":
             return self.target(target)
         return f"{_label(target[1])} {self.stream(target[1])}"
@@ -302,7 +305,8 @@ class _Explanation:
         return f"deadlock: {', '.join(ring)} wait for each other in a ring"
 
     def sentence(self, text: str) -> str:
-        """Return the text, after that about a deadlock if there is one."""
+        """Return the text.  If there is a deadlock, the text about the
+        deadlock comes first."""
         ring = self.deadlock()
         return f"{ring}; {text}" if ring else text
 

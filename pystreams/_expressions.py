@@ -1,8 +1,8 @@
 """A program's names for its objects: expressions by which a function reaches
 them.
 
-The rule: run no code of the program, so no property and no method of its
-classes, because the program may be in any state.
+These functions run no code of the program, not even a property or a method of
+its classes, because the program may be in any state.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-# The most attributes and subscripts in an expression; the most items of one
-# container, or attributes of one object, that are looked at; and the most
-# objects that are looked at.
+# _DEPTH is the most attributes and subscripts in an expression.  _WIDTH is the
+# most items of a container, or attributes of an object, that are looked at.
+# _OBJECTS is the most objects that are looked at altogether.
 _DEPTH = 3
 _WIDTH = 64
 _OBJECTS = 500

@@ -24,7 +24,8 @@ def _extents(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _item_size(typestr: Any) -> int:
-    """The bytes of an item by a typestr such as '<f4' or '|V16'."""
+    """Return the size of an item in bytes, from a typestr such as '<f4' or
+    '|V16'."""
     if isinstance(typestr, str) and len(typestr) > 2:
         digits = typestr[2:].partition("[")[0]
         if (

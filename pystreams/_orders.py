@@ -114,8 +114,9 @@ class _Reader:
         self.steps: list[Step] = []
         self._blocks: list[tuple[int, int]] = []
         self._views: list[tuple[_Span, bool]] = []
-        # The memory among the arguments of callables: of the one that is being
-        # submitted, and of the queued ones, by operation.
+        # The memory among the arguments of callables.  _arguments is for the
+        # callable that is being submitted, and _callables is for those that
+        # are queued, by operation.
         self._arguments: list[_Span] = []
         self._callables: dict[int, list[_Span]] = {}
         # The operations for which the program's next step waits.
@@ -372,8 +373,9 @@ class Orders:
         order = _Order(steps)
         self._keys.add(order.key())
         if [s.process for s in steps[: len(self._next)]] == self._next:
-            # The result of a query, and what the program does then, may differ
-            # from the run in which the query came later.
+            # Use the steps of this run.  The result of a query, and what the
+            # program does after the query, may differ from an earlier run in
+            # which the query came later.
             for point, step in zip(self._points, steps, strict=False):
                 point.step = step
             self._extend(steps)
@@ -404,7 +406,7 @@ class Orders:
             self._points.append(_Point(step, asleep, rest))
 
     def _choose(self) -> None:
-        """Choose the next run: it takes a branch of the last point that has
+        """Choose the next run.  It takes a branch of the last point that has
         one left."""
         while self._points and not self._points[-1].branches:
             self._points.pop()

@@ -54,7 +54,8 @@ def _devices(variable: str, least: int) -> int:
 def parse_memory(name: str, text: str) -> int:
     """Return the number of bytes that a text such as "4GiB" means.
 
-    ValueError names the variable or parameter that has the text.
+    For any other text, raises a ValueError that names the variable or
+    parameter.
     """
     digits = text.rstrip("KMGTiB")
     shift = _UNITS.get(text[len(digits) :], 64)

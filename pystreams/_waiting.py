@@ -49,7 +49,8 @@ class DoneAndNotDone(tuple["set[_W]", "set[_W]"], Generic[_W]):
 
 
 def _check(function: str, objects: Iterable[_W]) -> list[_W]:
-    """Return the objects, each once; TypeError for one of another type."""
+    """Return the objects without duplicates.  Raises TypeError for an object
+    of another type."""
     from concurrent.futures import Future
 
     expected = (

@@ -98,8 +98,8 @@ def device_count() -> int:
 def is_available() -> bool:
     """Return whether the accelerator has a device to use.
 
-    False if PYSTREAMS_ACCELERATOR names one that cannot be used.  Initializes
-    nothing.
+    Returns False if PYSTREAMS_ACCELERATOR names an accelerator that cannot be
+    used.  Initializes nothing.
     """
     try:
         return device_count() > 0
@@ -110,7 +110,7 @@ def is_available() -> bool:
 def current_accelerator(check_available: bool = False) -> device | None:
     """Return the accelerator as a device without an index.
 
-    With check_available, None if it has no device to use.
+    With check_available, returns None if the accelerator has no device to use.
     """
     type = _default_type()
     if check_available and _C.device_count(type) == 0:
@@ -156,7 +156,7 @@ class device_index(_DeviceContext):
 def current_stream(device: _Device = None, /) -> Stream:
     """Return the current stream of a device.
 
-    It is the calling thread's, or its asyncio task's.
+    Each thread, and each asyncio task, has a current stream of its own.
     """
     if device is None:
         return _C.current_stream(_default_type())
@@ -203,8 +203,8 @@ def synchronize(
     """Wait until all work queued on a device so far is done.
 
     Releases the GIL, leaves the current device as it is, and blocks for
-    timeout seconds at most: then it raises TimeoutError, and the work goes
-    on.  Raises AcceleratorError if any of the work failed.
+    timeout seconds at most.  After that time, it raises TimeoutError, but the
+    work goes on.  Raises AcceleratorError if any of the work failed.
     """
     _C.synchronize(*_place("synchronize", device), timeout)
 
@@ -222,10 +222,11 @@ def get_memory_info(device: _Device = None, /) -> tuple[int, int]:
 def memory_stats(device: _Device = None, /) -> dict[str, int]:
     """Return the counts of Buffer memory on a device.
 
-    allocation.all.* count buffers and allocated_bytes.all.* their bytes:
-    .current now, .peak at most, .allocated and .freed since the start.
-    reserved_bytes.all.current and .peak count the memory of the device's pool:
-    that of buffers, and freed memory that it keeps for reuse.
+    allocation.all.* count buffers and allocated_bytes.all.* their bytes.
+    .current is the present count, .peak is the greatest one, and .allocated
+    and .freed are totals since the start.  reserved_bytes.all.current and
+    .peak count the memory of the device's pool, which is that of buffers and
+    the freed memory that is kept for reuse.
     """
     return _C.memory_stats(*_place("memory_stats", device))
 
@@ -278,8 +279,8 @@ def reset_accumulated_memory_stats(device: _Device = None, /) -> None:
 def empty_cache() -> None:
     """Return the freed memory that pools keep to the devices.
 
-    Memory that queued work still uses stays.  Does nothing if no device has
-    been used, or if the backend keeps nothing; may block.
+    Pools keep memory that queued work still uses.  Does nothing if no device
+    has been used, or if the backend keeps nothing; may block.
     """
     _C.empty_cache(_default_type())
 
@@ -287,8 +288,8 @@ def empty_cache() -> None:
 def empty_host_cache() -> None:
     """Free the pinned memory that is kept for reuse.
 
-    Memory that queued work still uses stays, and so does all of it if a
-    callable of Stream.submit() calls this.  May block.
+    Memory that queued work still uses is not freed.  If a callable of
+    Stream.submit() calls this, nothing is freed.  May block.
     """
     _C.empty_host_cache(_default_type())
 
@@ -313,7 +314,7 @@ class Graph(_Graph):
     However the block ends, the capture ends.  pool and capture_error_mode are
     attributes, too, for the next capture: a token of
     generate_graph_pool_handle() or pool(), and 'global', 'thread_local',
-    'relaxed' or 'default', which is 'global'.  Otherwise as
+    'relaxed' or 'default', which is 'global'.  In all other ways, it is like
     pystreams.cuda.CUDAGraph.
     """
 

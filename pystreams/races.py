@@ -10,7 +10,7 @@ matter: a race is found whatever the timing of the run.
 Order comes from a stream, from events that are recorded and waited for, from
 synchronize() and wait() of any kind, from a query() that says that work is
 done, and from the result of a Future.  Calls of this package count as ordered
-in the order in which they are made, on whichever threads.
+by the time at which they are made, even if different threads make them.
 
 Accesses are the copies and fills of Buffers, views of Buffers that the host
 can address, Buffers among the arguments of Stream.submit, and what declare()
@@ -87,17 +87,18 @@ class Operation:
 
     #: "copy", "fill", "submit", "a view", or what declare() was given.
     name: str
-    #: The device type, its index and the stream's handle; None: the host's.
+    #: The device type, its index and the stream's handle; None for an access
+    #: of the host.
     stream: tuple[str, int, int] | None
     #: The name of the thread that made the call.
     thread: str
     writes: bool
-    #: Whether a callable of Stream.submit makes it while it runs.
+    #: Whether a callable of Stream.submit makes the access while it runs.
     in_callable: bool
     filename: str | None
     line: int | None
     function: str | None
-    #: The stream's name, if it lives and was given one.
+    #: The stream's name, if the stream still exists and has a name.
     stream_name: str | None = None
     #: The file, the line and the function of the submit() of its callable.
     submitted: tuple[str, int, str] | None = None
@@ -137,12 +138,12 @@ class Race:
     #: The bytes that both access.
     address: int
     nbytes: int
-    #: The edge that is missing: a line of code to add before the second
-    #: access or, if a callable makes that access, before the callable's
-    #: submit().  Comments above the line explain names that this place does
-    #: not have.
+    #: The edge that is missing: a line of code to add before the second access
+    #: or, if a callable makes that access, before the callable's submit().
+    #: Comments above the line explain names that are not visible there.
     missing: str
-    #: Whether the memory was freed in between, and is another Buffer's now.
+    #: Whether the memory was freed between the two accesses, and now belongs
+    #: to another Buffer.
     freed: bool = False
 
     def __str__(self) -> str:
@@ -192,7 +193,7 @@ class _User:
         #: Whether it reports, at its end, races whose errors the program has
         #: caught.
         self.keeps = keeps
-        # The pairs of places that were found.
+        # The pairs of places of the races that were found.
         self._known: set[tuple[object, ...]] = set()
         # The first race of each pair that was raised.
         self._kept: list[Race] = []
@@ -217,7 +218,8 @@ class _User:
         return [race for race in kept if race not in reported]
 
     def forget(self) -> None:
-        """In a forked child: its parent's races are not its own."""
+        """Forget the races in a forked child, because they are its
+        parent's."""
         self._kept = []
 
 
@@ -265,9 +267,9 @@ def _is_of_program(filename: str) -> bool:
 
 
 def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
-    """Yield the variables of each running function of the program, and of each
-    of their modules, with the name of that function or module; with "" if the
-    variables are visible at the place.
+    """Yield (variables, name) for each running function of the program, and
+    for each of their modules.  The name is that of the function or module, or
+    "" if the variables are visible at the place.
 
     The thread that is at the place comes first.  If the calling thread is not
     there, it runs a callable.  The variables of the callable's functions are
@@ -307,9 +309,9 @@ def _missing(
     functions have such names.  A comment explains each name that is not
     visible at the place of the second operation.
 
-    point: the arguments of races_orders() that mean the first operation; None
-    if the second operation was queued already, because the events may have
-    been recorded again since.
+    point: the arguments by which races_orders() identifies the first
+    operation.  It is None if the second operation was queued already, because
+    the events may have been recorded again since then.
     """
     assert one.stream is not None
     names: dict[Handle, tuple[str, str]] = {}
@@ -365,7 +367,7 @@ def _missing(
 
 
 def _callers(stream: tuple[str, int, int]) -> tuple[str, int, int]:
-    """Return how the thread that uses the stream names it."""
+    """Return the stream with the handle that its own thread uses for it."""
     kind, index, handle = stream
     return (kind, index, PER_THREAD) if is_thread_stream(handle) else stream
 
@@ -430,8 +432,8 @@ def _noted(error: RaceError) -> RaceError:
 
 
 def _undelivered(thread: int) -> RaceError | None:
-    """Return the raised error if the thread did not get it: C code dropped
-    it, or it ended on another thread."""
+    """Return the raised error if it did not reach the thread, because C code
+    dropped it, or because it was raised on another thread and ended there."""
     if _raised is None:
         return None
     error, raiser, frames = _raised
@@ -445,7 +447,8 @@ def _undelivered(thread: int) -> RaceError | None:
 
 
 def _deliver(cause: BaseException | None) -> None:
-    """At the end of a block: raise a RaceError that was lost."""
+    """Raise a RaceError that was lost.  This is called at the end of a
+    block."""
     global _raised
     with _lock:
         error = _undelivered(threading.get_ident())
@@ -480,8 +483,8 @@ def _end(user: _User) -> None:
 
 
 def _detect_in_program(action: Action) -> None:
-    """Look for races until the program ends.  Then report those that it
-    has caught; the exit status is 1 if there are any."""
+    """Look for races until the program ends.  Then report those whose errors
+    the program has caught.  If there are any, the exit status is 1."""
     user = _begin(action, keeps=True)
     atexit.register(_report_caught, user)
     os.register_at_fork(after_in_child=user.forget)
@@ -549,7 +552,7 @@ class detect(ContextDecorator):
 class Redundant:
     """A wait of the program that never ordered anything new."""
 
-    #: "wait", of a stream, or "synchronize", of the host.
+    #: "wait" for a wait of a stream, "synchronize" for a wait of the host.
     name: str
     #: How often it was made.
     count: int
@@ -586,7 +589,8 @@ def redundant(action: Action = "raise") -> Iterator[list[Redundant]]:
 
 @contextmanager
 def _counted_waits() -> Iterator[list[Redundant]]:
-    """What redundant() does while races are looked for."""
+    """Do what redundant() does, for a program in which races are looked for
+    already."""
     global _counting
     found: list[Redundant] = []
     with _lock:

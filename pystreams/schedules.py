@@ -66,9 +66,9 @@ class Result:
 
     #: How many schedules ran.
     runs: int
-    #: How many of them differed.
+    #: How many of them were different.
     distinct: int
-    #: Whether these were all there are.
+    #: Whether these are all different schedules that exist.
     complete: bool
 
     def __str__(self) -> str:
@@ -192,7 +192,8 @@ class _Places:
         # needed because a graph's operations also run on other streams than
         # that of the launch.
         self._names: dict[tuple[int, int, int], str | None] = {}
-        # Whether the run has failed: later work is part of its clean-up.
+        # Whether the run has failed.  Work that is queued after that belongs
+        # to the clean-up.
         self.complete = False
 
     def note(
@@ -244,18 +245,18 @@ class _Run:
 
     @property
     def overtaken(self) -> set[int]:
-        """The numbers of the operations before which the program, or a later
-        operation, went on."""
+        """The numbers of the operations that had not run when the program, or
+        a later operation, went on."""
         return {o.number for o in self.operations if o.overtaken}
 
     @property
     def late(self) -> set[int]:
         """The numbers of the operations that were late.
 
-        If the schedule delays single operations, these were late.  Otherwise
-        those were late that did not run, or ran after an operation that was
-        queued later.  If there are none, those were late before which the
-        program went on.
+        If the schedule delays single operations, these are the late ones.
+        Otherwise, an operation is late if it did not run, or ran after an
+        operation that was queued later.  If there is none, an operation is
+        late if it had not run when the program went on.
         """
         if self._schedule.strategy in _DELAYING:
             return self.overtaken
@@ -353,7 +354,8 @@ class _Run:
             del failure
 
     def refuse_stale(self) -> None:
-        """Raise ValueError if operations that should be late did not come."""
+        """Raise ValueError if operations that should be late were not
+        queued."""
         held = self._schedule.strategy == _HELD
         last = max(self._schedule.numbers, default=0) if held else 0
         if last > self.count:
@@ -377,15 +379,16 @@ def _refuse_unstarted(result: object) -> None:
         )
 
 
-# The schedule of the whole program; the one that is explored within it; the
-# one that could not end, because a callable of it still ran.
+# The schedule of the whole program, the schedule that is explored within it,
+# and a schedule that could not end because one of its callables was still
+# running.
 _program: _Run | None = None
 _inner: _Run | None = None
 _unended: _Run | None = None
 
 
 def _forget() -> None:
-    """Make this process, a new child, run work on threads."""
+    """Make this process, which is a new child, run work on threads."""
     global _program, _inner, _unended
     if _inner is not None:
         _inner._collect()
@@ -425,8 +428,9 @@ def run(name: str) -> Iterator[None]:
 def _deadlock(
     streams: list[tuple[str, int, int, str | None]], operation: int
 ) -> str:
-    """Return the chain of waits: the caller waits for the first stream, each
-    stream for the next, and the last for its callable, the operation."""
+    """Return a text about the chain of waits.  The caller waits for the first
+    stream, each stream waits for the next one, and the last stream waits for
+    its callable, which is the operation with this number."""
     labels = [
         stream_label(f"{kind}:{device}", str(number), name)
         for kind, device, number, name in streams
@@ -442,11 +446,11 @@ def _shrink(
     fn: Callable[[], object], failed: _Run, error: Exception
 ) -> tuple[_Run, Exception]:
     """Return a failing run that is easier to understand: few operations are
-    late, and all others run at once.
+    late, and all others run as soon as they can.
 
     Each of the late operations is needed for the failure.  If there are
-    several, none of the first _ALONE operations is enough.  Returns the given
-    run if no such run was found.
+    several, none of the first _ALONE operations is enough alone.  Returns the
+    given run if no such run was found.
     """
 
     def attempt(numbers: Sequence[int]) -> tuple[_Run, Exception] | None:
@@ -481,7 +485,8 @@ def _shrink(
 
 
 def _near(place: str) -> str:
-    """Return the place; without the working directory, if it is in there."""
+    """Return the place, relative to the working directory if it is in
+    there."""
     try:
         return place.removeprefix(os.getcwd() + os.sep)
     except OSError:

@@ -1,7 +1,7 @@
 """What every test shares: the backends, streams that are held back, and other
 processes.
 
-The rule: a test takes `backend` and runs on each device type there is; see
+A test that takes `backend` runs on each device type that there is; see
 backend.py.
 """
 
@@ -136,7 +136,8 @@ def wait_for_earlier_tests():
 
 @pytest.fixture
 def no_gpu_is_used():
-    """Skip the test if this process uses a GPU: it explores no schedules."""
+    """Skip the test if this process uses a GPU, because then it can explore no
+    schedules."""
     wait_for_earlier_tests()
     try:
         with schedules.run("early"):
@@ -354,8 +355,8 @@ def as_at_the_start():
 
 @pytest.fixture
 def nothing_left():
-    """Free what earlier tests left now, since this test would see it freed
-    later."""
+    """Free what earlier tests left, since otherwise it would be freed during
+    this test."""
     gc.collect()
     wait_for_earlier_tests()
 
@@ -370,7 +371,7 @@ def sanitized():
 
 @pytest.fixture
 def thread_sanitized():
-    """Whether that is ThreadSanitizer."""
+    """Whether this process runs with ThreadSanitizer."""
     return "libtsan" in Path("/proc/self/maps").read_text()
 
 
@@ -387,7 +388,7 @@ def run_python(tmp_path):
             # CUDA_VISIBLE_DEVICES would hide emulated devices, too.
             environment.pop("CUDA_VISIBLE_DEVICES", None)
         environment.update(env)
-        # A pytest that runs there is not a worker of this pytest.
+        # A pytest that this process runs is not a worker of this pytest.
         environment.pop("PYTEST_XDIST_WORKER", None)
         package = Path(pystreams.__file__).resolve().parent
         if package.parent == ROOT:

@@ -455,7 +455,8 @@ def main(arguments: list[str] | None = None) -> int:
         # and then receive all output.
         return complain("the output can't be written: it is closed", 2)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Like stderr, so that any path can be printed.
+        # As on stderr, escape characters that cannot be encoded, so that any
+        # path can be printed.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = parse(arguments)

@@ -467,14 +467,14 @@ def run(
 ) -> dict[str, Any]:
     """Send a file through the devices and back, and return the measurements.
 
-    Each chunk goes through one of the devices, or in a chain through all.
-    The whole file is read plainly, then streamed and checked; then its first
-    bytes are streamed against the clock, over one stream and over all of them
-    in turn.  The times are those of the run with the median.  To record, they
-    are streamed once more, for the timeline.
-    progress(title, nbytes) returns a function to call with each number of
-    bytes done.  Raises DemoError if the file can't be read or
-    changes, and Mismatch if a byte came back different.
+    Each chunk goes through one of the devices, or in a chain through all.  The
+    whole file is read by plain threads, and then streamed and checked.  After
+    that, its first bytes are streamed and timed several times, alternately
+    over one stream and over all streams.  The times that are returned are
+    those of the run with the median time.  If record is true, the first bytes
+    are streamed once more, for the timeline.  progress(title, nbytes) returns
+    a function to call with each number of bytes done.  Raises DemoError if the
+    file can't be read or changes, and Mismatch if a byte came back different.
     """
     ways = [devices] if chain else [[device] for device in devices]
     with open_file(path) as file:

@@ -157,9 +157,9 @@ def set_device(device: _Device) -> None:
 def synchronize(device: _Device = None, timeout: float | None = None) -> None:
     """Wait until all work queued on a device so far is done.
 
-    Releases the GIL, and blocks for timeout seconds at most: then it raises
-    TimeoutError, and the work goes on.  Ctrl-C ends a wait with a timeout.
-    Raises AcceleratorError if any of the work failed.
+    Releases the GIL, and blocks for timeout seconds at most.  After that time,
+    it raises TimeoutError, but the work goes on.  Ctrl-C ends a wait with a
+    timeout.  Raises AcceleratorError if any of the work failed.
     """
     _C.synchronize(_CUDA, device, timeout)
 
@@ -303,7 +303,7 @@ class _CudaDeviceProperties:
 def get_device_properties(device: _Device = None) -> _CudaDeviceProperties:
     """Return a device's name, capability, memory and other properties.
 
-    They are equal to those of another call by value.
+    The results of two calls are equal if all their values are equal.
     """
     name = "get_device_properties"
     return _CudaDeviceProperties(
@@ -324,7 +324,7 @@ def get_device_attributes(device: _Device = None) -> dict[str, int]:
 def get_device_pci_bus_id(device: _Device = None) -> str:
     """Return a device's place on the PCI bus, such as "0000:3B:00.0".
 
-    An emulated device has one that is its own, and that no hardware has.
+    Each emulated device has a place of its own, at which there is no hardware.
     """
     found = _C.device_attributes(_CUDA, device, "get_device_pci_bus_id")
     domain = found.get("PciDomainId", 0)
@@ -353,12 +353,13 @@ def set_peer_access(
 ) -> None:
     """Let a device's work use the memory of another one's Buffers, or not.
 
-    Without a call the first copy between the two gives access where
-    can_device_access_peer() is true (cudaMemPoolSetAccess).  A kernel of a
-    library that reads Buffers of another device needs this call first.  With
-    access taken away, copies go through the host; synchronize first, as work
-    that still uses the memory faults.  interprocess=True Buffers keep theirs.
-    On emulated devices it changes nothing.  May block.
+    If this is not called, the first copy between the two devices gives access
+    where can_device_access_peer() is true (cudaMemPoolSetAccess).  Before a
+    library's kernel reads Buffers of another device, this must be called.
+    When access is taken away, work that still uses the memory fails, so
+    synchronize first.  Copies then go through the host.  Access to
+    interprocess=True Buffers is not taken away.  On emulated devices, this
+    changes nothing.  May block.
 
     Raises ValueError if the devices are the same, AcceleratorError if they
     have no access to each other.
@@ -385,11 +386,12 @@ def mem_get_info(device: _Device = None) -> tuple[int, int]:
 def memory_stats(device: _Device = None) -> dict[str, int]:
     """Return the counts of Buffer memory on a device.
 
-    allocation.all.* count buffers and allocated_bytes.all.* their bytes:
-    .current now, .peak at most, .allocated and .freed since the start.
-    reserved_bytes.all.current and .peak count the memory that the device's
-    pool has got from the driver: that of buffers, and freed memory that it
-    keeps.  Empty if no device has been used yet; initializes nothing.
+    allocation.all.* count buffers and allocated_bytes.all.* their bytes.
+    .current is the present count, .peak is the greatest one, and .allocated
+    and .freed are totals since the start.  reserved_bytes.all.current and
+    .peak count the memory that the device's pool has got from the driver,
+    which is that of buffers and the freed memory that is kept for reuse.  The
+    result is empty if no device has been used yet; initializes nothing.
     """
     return _stats("memory_stats", device)
 
@@ -452,10 +454,10 @@ def reset_accumulated_memory_stats(device: _Device = None) -> None:
 def empty_cache() -> None:
     """Return the freed memory that pools of all devices keep to the driver.
 
-    Other programs and libraries can then have it.  Memory that queued work
-    still uses stays.  On a GPU that is busy for a millisecond or longer,
-    memory freed since the last synchronize() may stay, too.  Does nothing if
-    no device has been used; may block.
+    Other programs and libraries can then have it.  Pools keep memory that
+    queued work still uses.  On a GPU that is busy for a millisecond or longer,
+    they may also keep memory freed since the last synchronize().  Does nothing
+    if no device has been used; may block.
     """
     if is_initialized():
         _C.empty_cache(_CUDA)
@@ -464,8 +466,8 @@ def empty_cache() -> None:
 def trim_pool(nbytes: int = 0, device: _Device = None) -> None:
     """Give freed memory to the driver until a pool has nbytes at most.
 
-    As empty_cache() for one device, but memory_reserved() does not fall below
-    nbytes (cudaMemPoolTrimTo).  May block.
+    This is like empty_cache() for one device, but memory_reserved() does not
+    fall below nbytes (cudaMemPoolTrimTo).  May block.
     """
     _C.trim_pool(_CUDA, nbytes, device)
 
@@ -473,7 +475,8 @@ def trim_pool(nbytes: int = 0, device: _Device = None) -> None:
 def set_pool_threshold(nbytes: int | None, device: _Device = None) -> None:
     """Make a pool keep freed memory only while it has nbytes at most.
 
-    Memory beyond that goes to the driver, on a GPU at the next wait for work
+    If the pool has more than nbytes, it gives freed memory to the driver.  On
+    a GPU, it does so at the next call that waits for work to finish
     (cudaMemPoolAttrReleaseThreshold).  None or 2**64 - 1, as at the start,
     keeps everything.  May block.
     """
@@ -483,10 +486,11 @@ def set_pool_threshold(nbytes: int | None, device: _Device = None) -> None:
 def host_memory_stats() -> dict[str, int]:
     """Return the counts of pinned memory.
 
-    allocations.* count pinned buffers and allocated_bytes.* their bytes;
-    reserved_bytes.* count those and the freed ones that are kept for reuse:
-    .current now, .peak at most, .allocated and .freed since the start.
-    Empty if no device has been used yet; initializes nothing.
+    allocations.* count pinned buffers and allocated_bytes.* their bytes.
+    reserved_bytes.* also count the bytes of freed buffers that are kept for
+    reuse.  .current is the present count, .peak is the greatest one, and
+    .allocated and .freed are totals since the start.  The result is empty if
+    no device has been used yet; initializes nothing.
     """
     return _C.host_memory_stats(_CUDA) if is_initialized() else {}
 

@@ -155,7 +155,8 @@ def refused(
     if status == _INVALIDATED:
         return "".join(map(_causes, own.values()))
     if status not in _OF_CAPTURES:
-        # A wait that failed for another reason: a join that is missing.
+        # The wait failed for another reason.  Only a missing join in one of
+        # the two streams' captures can explain it.
         found = own
     place = _place()
     call = operation

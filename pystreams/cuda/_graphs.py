@@ -211,14 +211,15 @@ def _destroyed(graph: Graph, executable: int) -> None:
 def _at_exit() -> None:
     """Run the destroy hooks of all graphs that exist.
 
-    At their own end, when the interpreter is finalized, hooks cannot run.
+    Hooks could not run later, when the interpreter is finalized and the graphs
+    end.
     """
     gc.unfreeze()  # get_objects() leaves frozen ones out
     for found in gc.get_objects():
         # Not isinstance(), which asks a proxy for its __class__.
         if issubclass(type(found), _C.Graph):
             _C.Graph.__del__(found)
-    # A later exit function may drop a graph.
+    # Drop these hooks, because a later exit function may drop a graph.
     _everywhere.pop("destroy", None)
 
 
@@ -356,8 +357,8 @@ class Graph(_C.Graph):
 
         Hooks run once for each call, on its thread: first those of all graphs,
         then the graph's own, each in the order of registration; never in a
-        forked child.  After an own hook that raises, no other one runs.
-        Returns a handle, whose remove() stops the hook.
+        forked child.  If one of the graph's own hooks raises, no other hook
+        runs after it.  Returns a handle, whose remove() stops the hook.
         """
         return self._register("capture_start", hook)
 
@@ -389,10 +390,10 @@ class Graph(_C.Graph):
         return self._register("replay_start", hook)
 
     def register_replay_end_hook(self, hook: _GraphHook) -> Handle:
-        """Call hook(graph) after each replay was queued, or failed to.
+        """Call hook(graph) after each attempt to queue a replay.
 
-        The work itself may not be done.  If the hook raises, so does replay(),
-        but the replay is queued.  See register_capture_start_hook().
+        The replayed work may not be done.  If the hook raises, so does
+        replay(), but the replay is queued.  See register_capture_start_hook().
         """
         return self._register("replay_end", hook)
 
@@ -404,10 +405,11 @@ class Graph(_C.Graph):
     ) -> Handle:
         """Call cb() once, when the graph is reset or gone.
 
-        With synchronize_before_release, the replays are waited for first.
-        An exception of cb is logged, and the other callbacks still run.  A
-        reset() that raises before it has reset calls none.  For a graph that
-        exists when the program ends, called as an atexit function is.
+        With synchronize_before_release, the replays are waited for first.  An
+        exception of cb is logged, and the other callbacks still run.  If
+        reset() raises before it has reset the graph, cb is not called.  If the
+        graph exists when the program ends, cb is called as an atexit function
+        is.
         """
         hooks = self._hooks_of("destroy")
         handle = _register("register_destroy_callback", "cb", hooks, cb)
@@ -444,10 +446,11 @@ class Graph(_C.Graph):
         """Write the graph to a file, in Graphviz' language
         (cudaGraphDebugDotPrint).
 
-        verbose: with sizes and addresses.  Warns, and does nothing, unless
-        debug mode was enabled, keep_graph is True or this is a capture-end or
-        post-instantiate hook.  May block.  Raises OSError if the file cannot
-        be written, NotImplementedError if the backend cannot do it.
+        If verbose is true, the file has sizes and addresses.  Warns, and does
+        nothing, unless debug mode was enabled, keep_graph is True or this is a
+        capture-end or post-instantiate hook.  May block.  Raises OSError if
+        the file cannot be written, NotImplementedError if the backend cannot
+        do it.
         """
         if verbose or self._state()[1] == 0:
             super().debug_dump(debug_path)
@@ -561,10 +564,10 @@ class Graph(_C.Graph):
     def raw_cuda_graph(self) -> int:
         """Return the cudaGraph_t as an int.
 
-        Only replay() may launch a graph with callables, which captured copies
-        of pageable memory have, too.  Raises RuntimeError unless keep_graph is
-        True and capture_end() was called, or this is a capture-end or
-        post-instantiate hook.
+        Only replay() may launch a graph that has callables.  A captured copy
+        of pageable memory has callables, too.  Raises RuntimeError unless
+        keep_graph is True and capture_end() was called, or this is a
+        capture-end or post-instantiate hook.
         """
         keeps, handle, *_ = self._state()
         if handle == 0 and not keeps:
@@ -582,9 +585,9 @@ class Graph(_C.Graph):
     def raw_cuda_graph_exec(self) -> int:
         """Return the cudaGraphExec_t as an int.
 
-        It is valid until instantiate() or reset().  Only replay() may launch
-        a graph with callables, which captured copies of pageable memory have,
-        too.  Raises RuntimeError if there is none.
+        It is valid until instantiate() or reset().  Only replay() may launch a
+        graph that has callables.  A captured copy of pageable memory has
+        callables, too.  Raises RuntimeError if there is none.
         """
         _, _, handle, _ = self._state()
         if handle == 0:
@@ -615,12 +618,13 @@ class CUDAGraph(Graph):
 class graph(_C.GraphContext):
     """Capture the current stream's work within a with block.
 
-    The block runs with a stream current, one of its own if none is given,
-    after all work on the current device is done.  pool, capture_error_mode
-    and check_input_liveness are those of CUDAGraph.capture_begin.  However the
-    block ends, the capture ends, the streams that joined it are usable again,
-    and the stream that was current before is current again.  An exception of
-    the block comes before one of the capture's end.
+    The block begins when all work on the current device is done.  In the
+    block, the given stream is current, or a new one if none is given.  pool,
+    capture_error_mode and check_input_liveness are those of
+    CUDAGraph.capture_begin.  However the block ends, the capture ends, the
+    streams that joined it are usable again, and the stream that was current
+    before is current again.  If the block and the end of the capture both
+    raise, the exception of the block is propagated.
     """
 
     __module__ = "pystreams.cuda"

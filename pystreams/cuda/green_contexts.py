@@ -82,10 +82,10 @@ class GreenContext(Partition):
     A Partition of at least num_sms multiprocessors of a CUDA device, by
     default the current one.
 
-    Unlike torch's, two that live at the same time share no multiprocessor.
-    Raises what Partition raises, ValueError for a device of another type, and
-    NotImplementedError for torch's other arguments; with num_sms,
-    workqueue_scope="device_ctx" is accepted, and changes nothing.
+    Unlike in torch, two contexts that exist at the same time share no
+    multiprocessor.  Raises what Partition raises, ValueError for a device of
+    another type, and NotImplementedError for torch's other arguments; with
+    num_sms, workqueue_scope="device_ctx" is accepted, and changes nothing.
     """
 
     _entered: tuple[StreamContext, _C.Stream, _C.Stream] | None = None
@@ -209,10 +209,10 @@ class GreenContext(Partition):
     def set_context(self) -> None:
         """Make a stream of the context, and its device, the thread's current.
 
-        The stream waits for the one that was current.  pop_context() undoes
-        this.  Work that other libraries queue on the default stream does not
-        run in the context.  Raises RuntimeError if the last call was not
-        undone.
+        This stream waits for the stream that was current before.
+        pop_context() undoes this.  Work that other libraries queue on the
+        default stream does not run in the context.  Raises RuntimeError if the
+        last call was not undone.
         """
         if self._entered is not None:
             raise RuntimeError(
@@ -234,9 +234,9 @@ class GreenContext(Partition):
     def pop_context(self) -> None:
         """Undo set_context(), in the thread that called it.
 
-        The stream that is current again waits for the context's.  Raises
-        RuntimeError if set_context() was not called, or if another stream is
-        current by now.
+        The stream that becomes current again waits for the context's stream.
+        Raises RuntimeError if set_context() was not called, or if another
+        stream is current by now.
         """
         if self._entered is None:
             raise RuntimeError(

@@ -10,7 +10,8 @@ import pytest
 import pystreams
 from pystreams import _C, Buffer, Event, Stream
 
-# In Device.members, the suffix of a member's key for its support of limits.
+# The suffix of a key of Device.members that says whether the member supports
+# limits.
 LIMIT = " with a limit"
 # The status of injected failures.
 FAILURE = 719

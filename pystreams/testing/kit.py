@@ -61,8 +61,9 @@ class emulated_cuda(ContextDecorator):
         self._entered: list[int] = []
 
     def _recreate_cm(self) -> emulated_cuda:
-        # Each call of a decorated function has an emulation of its own, which
-        # is the one that it ends, also if calls overlap.
+        # Give each call of a decorated function an emulation of its own.  So
+        # even if calls overlap, each call ends the emulation that it has
+        # begun.
         return emulated_cuda(self._devices, self._memory)
 
     def __call__(self, func: _F) -> _F:
@@ -84,8 +85,8 @@ class emulated_cuda(ContextDecorator):
 
     def __enter__(self) -> None:
         # Append a placeholder first, because append() may raise MemoryError.
-        # Nothing after emulation_enter() can, so that what was entered can
-        # always be left.
+        # Nothing after emulation_enter() raises, so an emulation that was
+        # entered can always be left.
         self._entered.append(-1)
         try:
             entered = _C.emulation_enter(self._devices, self._memory)

@@ -81,7 +81,8 @@ def call_within_limit(
 ) -> None:
     """Call a function that may hang, from another thread.
 
-    Raises its exception, or Hung; Stuck if it hangs even after rescue().
+    Raises the function's exception, Hung if the call hangs, or Stuck if it
+    still hangs after rescue().
     """
     __tracebackhide__ = True
     call = Background(function, **arguments)

@@ -24,7 +24,8 @@ def observed(device: Device) -> None:
         with timeline.record() as t:
             block.fill_(1, stream=stream)
             stream.synchronize()
-    # If the device reports times, no clocks are compared, and this error is 0.
+    # clock_error is 0 if the device reports times, because then no clocks are
+    # compared.
     if t.clock_error > 0:
         pytest.skip("the device reports no activities here")
 

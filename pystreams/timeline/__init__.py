@@ -40,18 +40,20 @@ __all__ = ["COLUMNS", "Timeline", "record", "span"]
 
 _CHUNK = 4096
 
-#: What a row has, in order; times are in nanoseconds since the recording
-#: began, and None if they are not known yet.
+#: The items of a row, in order.  Times are in nanoseconds since the recording
+#: began, or None if they are not known yet.
 COLUMNS = (
-    # "copy", "fill", "callable", "function", "graph", "sleep", "kernel" or
-    # "span"; or "record" and "wait", of streams; "synchronize" and "mark", of
-    # threads; "memory"; and last, "node" for what launches of graphs did.
+    # For an operation of a stream, "copy", "fill", "callable", "function",
+    # "graph", "sleep", "kernel", "span", "record" or "wait".  For a thread,
+    # "synchronize", "span" or "mark".  For a change of the memory in use,
+    # "memory".  For what the launch of a graph did, "node"; these rows come
+    # last.
     "kind",
     # The name of the callable, the kernel, the span, the mark, or the call
-    # that waits; for a copy, "copy host to device" or another direction; for
-    # others the kind.
+    # that waits.  For a copy, it is "copy host to device" or another
+    # direction, and for all others the kind.
     "name",
-    # "cuda:0", and the stream's label; None for what a thread does.
+    # "cuda:0", and the stream's label; both are None for what a thread does.
     "device",
     "stream",
     # The thread that made the call.
@@ -63,12 +65,13 @@ COLUMNS = (
     # The size of a copy or fill; for "memory", how much is in use from then
     # on.
     "nbytes",
-    # Where the program made the call; None for those of other libraries.
+    # Where the program made the call; None for calls of other libraries.
     "filename",
     "line",
     "function",
-    # The row that this one waits for: for a "wait" the record, for a
-    # "synchronize" the last operation or record that it waits for; or None.
+    # The index of the row that this row waits for, or None.  For a "wait", it
+    # is the record.  For a "synchronize", it is the last operation or record
+    # that it waits for.
     "source",
     # The domain of an NVTX range (a "span") or an NVTX mark; None for others.
     "domain",
@@ -115,9 +118,12 @@ class Timeline:
     @property
     def clock_error(self) -> int:
         """How far times of devices may be off those of the host, in
-        nanoseconds: 0 on the CPU engine, half the time of a record and a query
-        if events are timed; if CUPTI reports, the most by which an operation
-        seemed to begin before its call."""
+        nanoseconds.
+
+        It is 0 on the CPU engine.  If events are timed, it is half the time of
+        a record and a query.  If CUPTI reports times, it is the most by which
+        an operation seemed to begin before its call.
+        """
         return _C.timeline_error(self._log)
 
     def _after_last(self) -> int:
@@ -156,8 +162,9 @@ class Timeline:
         """chart(columns=None, marks=None)
 
         Return a chart of when each stream and each thread was busy, as text of
-        so many columns; None: of the terminal, 120 at most.  marks are the
-        characters from idle to busy; None: those that the output can show.
+        so many columns.  None means the columns of the terminal, 120 at most.
+        marks are the characters from idle to busy.  None means those that the
+        output can show.
         """
         if columns is None:
             columns = min(120, shutil.get_terminal_size().columns)
@@ -182,12 +189,13 @@ class Timeline:
     def overlap(self) -> dict[tuple[str, ...], int]:
         """Return how long copies ("copy"), other operations ("work") and the
         host were busy, alone and together, in nanoseconds.  A key is a tuple
-        of those in alphabetical order; its value is the time in which exactly
-        these were busy.  The empty tuple has the time in which nothing was.
+        of these three names in alphabetical order, and its value is the time
+        in which exactly these were busy.  The value of the empty tuple is the
+        time in which nothing was busy.
 
         Fills count as copies.  The host is busy while any thread is not
-        waiting: the one that records all the time, others from their first
-        call to their last.
+        waiting.  The thread that records counts all the time, and other
+        threads count from their first call to their last.
         """
         from ._analysis import overlap
 
@@ -195,8 +203,9 @@ class Timeline:
 
     def critical_path(self) -> CriticalPath:
         """Return the chain of operations, waits and times of the host that
-        made the block take so long.  From the block's end back to its
-        beginning, each step waited for the one before it last.
+        made the block take so long.  The chain leads from the block's end back
+        to its beginning.  Of all that a step waited for, the step before it
+        ended last.
         """
         from ._analysis import critical_path
 

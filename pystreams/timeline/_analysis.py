@@ -74,15 +74,18 @@ class Step:
     row: int | None
     begin: int
     end: int
-    #: What it came after: "stream" for the operation before it on its stream,
-    #: "wait" for one that its stream waited for, "host" for the call that
-    #: queued it; of a thread, "synchronize" for what it waited for, "" if it
+    #: What the step came after.  For an operation, it is "stream" for the
+    #: operation before it on its stream, "wait" for an operation that its
+    #: stream waited for, or "host" for the call that queued it.  For a thread,
+    #: it is "synchronize" for the operation that it waited for, or "" if it
     #: never waited.
     after: str
-    #: The row of that wait or synchronize, if it was one.
+    #: The row of that wait or synchronize, or None if the step came after
+    #: neither.
     wait: int | None
-    #: How much earlier the operation (if this step is a thread's: the next
-    #: step) could have begun without that wait, all else being the same.
+    #: How much earlier the operation could have begun without that wait, if
+    #: all else stayed the same.  If this step is a thread's, this is about the
+    #: operation of the next step.
     gain: int
 
 
@@ -91,8 +94,8 @@ class CriticalPath:
     """The chain of steps that took the time, the first one first."""
 
     steps: tuple[Step, ...]
-    #: The waits in the chain as (row, gain), the greatest gain first: what to
-    #: shorten first.
+    #: The waits in the chain as (row, gain), with the greatest gain first.
+    #: The first one is the one to shorten first.
     waits: tuple[tuple[int, int], ...]
     _text: str
 
@@ -116,9 +119,9 @@ class Program:
     def __init__(self, rows: list[Row], recorder: str) -> None:
         self.rows = rows
         self.recorder = recorder
-        #: For each operation: those that it came after directly.
+        #: For each operation, the operations that it directly came after.
         self.causes: dict[int, list[Cause]] = {}
-        #: For each row of a stream: the operation that ended last of those
+        #: For each row of a stream, the operation that ended last among those
         #: that had to end before the stream was done with this row.
         self.reached: dict[int, Cause] = {}
         #: The last synchronize of the row's thread before each row, and the
@@ -190,8 +193,8 @@ class Program:
         return steps
 
     def _operation(self, steps: list[Step], index: int) -> int | None:
-        """Add the step of an operation, and that of the host if that was what
-        it came after; return the operation before."""
+        """Add the step of an operation and, if the operation came after a call
+        of the host, the host's step.  Return the operation before them."""
         row = self.rows[index]
         queued, begin, end = row[5:8]
         # Of causes with the same end, put the order of the stream first.
@@ -216,9 +219,9 @@ class Program:
     def _host(
         self, steps: list[Step], end: int, wait: int | None, floor: int
     ) -> int | None:
-        """Add the step of a thread up to a time, after its last wait; return
-        the operation that the wait was for.  floor: when what comes next could
-        have begun at the earliest, whatever the thread did."""
+        """Add the step of a thread, from its last wait to a time; return the
+        operation that it waited for.  floor: the earliest time at which the
+        next step could have begun, whatever the thread did."""
         while wait is not None and self.waited_for(wait) is None:
             # This synchronize found the work done, so look at the one before.
             wait = self.last_wait.get(wait)

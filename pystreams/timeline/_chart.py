@@ -32,7 +32,7 @@ def shades_of_output() -> str:
 def bar(spans: Sequence[float], total: float, width: int, marks: str) -> str:
     """Draw spans of the time from 0 to total, as width characters.
 
-    spans holds the begin and the end of each, one after another.
+    spans has the begin and the end of each span, one after another.
     """
     filled = [0.0] * width
     for begin, end in zip(spans[::2], spans[1::2], strict=True):
@@ -66,7 +66,8 @@ def line(
     marks: str,
 ) -> str:
     """Return a bar with its label, and how much of the time it is busy."""
-    # While a schedule is explored, all may happen in one moment.
+    # While a schedule is explored, everything may happen at one moment of
+    # virtual time.
     total = total or 1
     return (
         f"{shorten(label, label_width):<{label_width}} "

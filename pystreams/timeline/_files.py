@@ -26,8 +26,9 @@ FORMATS = (".json", ".pftrace", *PICTURES)
 
 
 def check(path: str) -> str:
-    """Return the suffix of a path for a timeline; ValueError for another path,
-    ImportError if Matplotlib is needed and missing."""
+    """Return the suffix of the path of a timeline.  Raises ValueError for a
+    path with another suffix, and ImportError if Matplotlib is needed but
+    missing."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in FORMATS:
         raise ValueError(
@@ -299,7 +300,8 @@ UNITS = {"operations": 2, "bytes": 3}
 
 @lru_cache(maxsize=65536)
 def event(kind: int, track: int, name: str = "", category: str = "") -> bytes:
-    """Return a TrackEvent without its individual fields."""
+    """Return a TrackEvent without the fields that differ from event to
+    event."""
     body = number(9, kind) + number(11, track)
     if name:
         body += text(22, category) + text(23, name)
@@ -335,8 +337,8 @@ def begin_of(
 
 
 def stamp(time: int) -> bytes:
-    """Return a varint.  It often is longer than necessary, but a fixed length
-    takes less time to make."""
+    """Return a time as a varint.  It is often longer than necessary, because a
+    varint of fixed length takes less time to make."""
     if time >> 42:
         return varint(max(time, 0))
     return bytes(
@@ -351,7 +353,7 @@ def stamp(time: int) -> bytes:
     )
 
 
-# A debug annotation of a double, without its value; and the name of another
+# A debug annotation of a double, without its value, and the name of another
 # annotation.
 RATE = b"\x22" + varint(15) + text(10, "GB/s") + b"\x29"
 QUEUED = text(10, "queued ns before")
@@ -367,12 +369,12 @@ class Perfetto:
         self._packet(number(13, 1))
 
     def _packet(self, body: bytes) -> None:
-        # The sequence; there is one.
+        # The number of the sequence.  There is only one sequence.
         body += b"\x50\x01"
         self._out += b"\x0a" + varint(len(body)) + body
 
     def _event(self, time: int, body: bytes) -> None:
-        # A packet of the time, the event, and the number of the sequence.
+        # The packet has the time, the event, and the number of the sequence.
         at, size = stamp(time), varint(len(body))
         total = varint(len(at) + len(size) + len(body) + 4)
         self._out += b"\x0a%b\x40%b\x5a%b%b\x50\x01" % (total, at, size, body)

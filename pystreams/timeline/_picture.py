@@ -56,8 +56,8 @@ def figures() -> Any:
 
 
 class Lanes:
-    """The lanes in the order in which they are first needed: devices before
-    the host."""
+    """The lanes in the order in which they are first needed, those of devices
+    before those of the host."""
 
     def __init__(self, rows: list[Row]) -> None:
         keys: dict[tuple[str, str], int] = {}
@@ -131,11 +131,12 @@ def draw(timeline: Timeline) -> Any:
 
 
 class Heights:
-    """The positions of slices in their lanes: those of a thread are below the
-    spans that contain them."""
+    """The positions of slices in their lanes.  A slice of a thread is below
+    the spans that contain it."""
 
     def __init__(self, rows: list[Row]) -> None:
-        #: By thread: the ends of open slices, and how many were open at once.
+        #: For each thread, the ends of open slices, and how many were open at
+        #: once.
         open_now: dict[str, list[int]] = {}
         self._deepest: dict[str, int] = {}
         self._depths: dict[int, int] = {}
@@ -149,7 +150,8 @@ class Heights:
             self._deepest[row[4]] = max(deepest, len(ends) + 1)
 
     def of(self, row: Row) -> tuple[float, float]:
-        """Return top, from the middle of the lane, and height."""
+        """Return the slice's top, measured from the middle of its lane, and
+        its height."""
         depth = self._depths.get(id(row))
         if depth is not None:
             height = 0.84 / self._deepest[row[4]]
@@ -191,7 +193,7 @@ def draw_slices(
             facecolors=COLORS[color],
             alpha=0.45 if color == "span" else 1,
             edgecolor="white",
-            # Of a narrow slice, the edge would be all that is seen.
+            # On a narrow slice, nothing but the edge would be visible.
             linewidth=[
                 0.3 if width * scale > end / 400 else 0 for _, width in spans
             ],

@@ -18,7 +18,8 @@ class Track:
     """When a stream, or a thread, was busy."""
 
     def __init__(self) -> None:
-        #: Begin and end of each, one after another; they do not overlap.
+        #: The begin and the end of each span, one after another.  Spans do not
+        #: overlap.
         self.spans: list[int] = []
         self.count = 0
         self.unfinished = 0

@@ -67,7 +67,7 @@ def test_arguments_context_and_thread(backend, stream, graph):
 
     def look(*args, **kwargs):
         seen.append((args, kwargs, variable.get()))
-        # Each replay has a copy of its own.
+        # Each replay has its own copy of the context.
         variable.set("changed")
         seen.append(threading.current_thread() is threading.main_thread())
 
@@ -205,7 +205,7 @@ def test_branches_run_at_once(backend, stream, graph):
 
 @pytest.mark.unscheduled
 def test_graphs_run_at_once(backend):
-    """Captured on one stream, launched on two."""
+    """Two graphs are captured on one stream and launched on two."""
     capturing, barrier = backend.stream(), threading.Barrier(2)
     graphs = [Graph(backend.type) for _ in range(2)]
     for graph in graphs:

@@ -63,7 +63,7 @@ def test_stream_context_in_a_subclass(two_cuda):
     del context, second
     gc.collect()
     assert kept() is None
-    # Made without __init__, it names no stream.
+    # A context that was made without __init__ names no stream.
     with api.StreamContext.__new__(api.StreamContext):
         assert api.current_stream() == api.default_stream()
 
@@ -113,7 +113,7 @@ def test_device_context_in_a_subclass(two_cuda):
         assert nothing is None
         assert api.current_device() == two_cuda.count - 1
     assert api.current_device() == 0
-    # Made without __init__, it names no device.
+    # A context that was made without __init__ names no device.
     with api.device.__new__(api.device):
         assert api.current_device() == 0
 

@@ -26,7 +26,7 @@ async def turns():
 
 
 async def together(*coroutines):
-    """Their results; a failure ends the others."""
+    """Run the coroutines as tasks, and return their results."""
     if not hasattr(asyncio, "TaskGroup"):
         return await asyncio.gather(*coroutines)
     async with asyncio.TaskGroup() as group:
@@ -44,8 +44,8 @@ def on_a_thread(function, *args):
 
 @pytest.fixture(params=["unknown", "known"])
 def run(request, backend):
-    """run(coroutine function, ...), on a thread that has made a stream
-    current before, or has not."""
+    """Return run(function, ...), which runs a coroutine function on a thread
+    that has, or has not, made a stream current before."""
 
     def run(function, *args):
         def work():
@@ -111,7 +111,8 @@ def test_on_two_devices(two_devices, run):
 
 
 def test_starts_with_its_creator_s(backend, run):
-    """It has its creator's streams of the moment when it is made."""
+    """A new task has the streams that were current for its creator when it was
+    made."""
 
     async def task(stream):
         assert backend.current_stream() == stream
@@ -136,7 +137,8 @@ def test_starts_with_its_creator_s(backend, run):
 
 
 def test_made_outside_of_a_task(backend):
-    """It starts with the thread's current streams."""
+    """A task that is made outside of a task starts with the thread's current
+    streams."""
 
     async def main():
         assert backend.current_stream() == stream
@@ -210,7 +212,8 @@ def test_cancelled(backend, run):
 
 
 def test_left_by_another_task(backend, run):
-    """It has not entered the stream, and nothing changes."""
+    """A task that has not entered the stream cannot leave it, and nothing
+    changes."""
 
     async def leave(stream):
         with pytest.raises(RuntimeError, match="not entered by this thread"):
@@ -304,8 +307,8 @@ def test_callback(backend, run):
 
 
 def test_copied_context(backend, run):
-    """A context that the program runs itself: the change is not seen outside,
-    but it stays in the context for its next run."""
+    """If the program runs a copied context itself, the change is not seen
+    outside, but it stays in the context for its next run."""
 
     async def main():
         def change():
@@ -326,8 +329,8 @@ def test_copied_context(backend, run):
 
 
 def test_another_thread_in_a_task_s_context(backend, run):
-    """It starts with the default streams, as every thread does, and changes
-    nothing of the task's."""
+    """A thread in a task's context starts with the default streams, as every
+    thread does, and changes no streams of the task."""
 
     def work():
         found = handle(backend)
@@ -348,7 +351,8 @@ def test_another_thread_in_a_task_s_context(backend, run):
 
 
 def test_callable_in_a_task_s_context(backend, run):
-    """On the package's threads, where none sees what another set."""
+    """Callables run on the package's threads, and none sees what another one
+    has set."""
 
     def work():
         found = handle(backend)
@@ -449,8 +453,8 @@ def test_a_value_of_a_stranger_s(backend, run):
 
 
 def test_left_without_memory(backend, run):
-    """The stream from before is current again, even without the memory for a
-    copy of the task's streams."""
+    """The stream from before becomes current again, even if there is no memory
+    for a copy of the task's streams."""
     testcapi = pytest.importorskip("_testcapi", reason="needs _testcapi")
 
     async def main():

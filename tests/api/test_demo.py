@@ -43,7 +43,8 @@ def run_demo(run_python):
 
 
 def refused(done, *words):
-    """One plain sentence on stderr, and exit code 2."""
+    """Check that the program printed one plain sentence to stderr, and exited
+    with 2."""
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -105,7 +106,7 @@ def test_for_a_person(backend, run_demo, make):
 
 @pytest.mark.parametrize("output", [[], ["--json"]], ids=["text", "json"])
 def test_timeline(two_devices, run_demo, make, tmp_path, output):
-    """It has each chunk's copy to a device and back, once."""
+    """The timeline has each chunk's copy to a device and back, once."""
     path = tmp_path / "t.json"
     devices = [str(two_devices.device(i)) for i in range(2)]
     done = run_demo(
@@ -133,7 +134,7 @@ def test_timeline_of_another_format(run_demo, make, tmp_path, suffix):
 
 
 def test_timeline_that_cannot_be_written(run_demo, make, tmp_path):
-    """Another suffix is refused at once, another folder at the end."""
+    """A wrong suffix is refused at once, and a missing folder at the end."""
     done = run_demo(make(CHUNK), "--timeline=t.txt", "--device=cpu:0")
     refused(done, "--timeline: a timeline's file ends with .json", "t.txt")
     path = tmp_path / "none" / "t.json"
@@ -154,7 +155,7 @@ def test_a_picture_without_matplotlib(monkeypatch, capsys, command):
 
 
 def test_with_no_file(run_demo, tmp_path):
-    """The demo makes one, and leaves none."""
+    """Without a file, the demo makes one, and removes it at the end."""
     done = run_demo("--device", "cpu:0", env={"TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stderr) == (0, "")
     assert "268,435,456" in done.stdout
@@ -254,7 +255,7 @@ def test_streams_by_default(monkeypatch, cores, devices, streams):
 
 
 def test_way_for_a_person(two_devices, run_demo, make):
-    """It says which devices a chunk goes through."""
+    """The output says which devices a chunk goes through."""
     devices = [str(two_devices.device(i)) for i in range(2)]
     for options, way in ([], " or "), (["--chain"], " -> "):
         done = run_demo(make(50_000), "--device", ",".join(devices), *options)
@@ -301,7 +302,7 @@ def test_directory(run_demo, tmp_path):
 
 
 def test_pipe(run_demo, tmp_path):
-    """The demo refuses it, and does not wait for a writer."""
+    """The demo refuses a pipe, and does not wait for a writer."""
     os.mkfifo(tmp_path / "pipe")
     refused(run_demo(tmp_path / "pipe"), "pipe")
 
@@ -395,7 +396,7 @@ def rewrite(path):
 
 @pytest.mark.parametrize("at", ["incoming", "outgoing"])
 def test_a_wrong_byte_is_found(monkeypatch, capsys, make, at):
-    """The check is real: one byte changed on the way, and it fails."""
+    """If one byte is changed on the way, the demo's check fails."""
     read, check = demo.Lane.read, demo.Lane.check
 
     def flip(lane, chunk):
@@ -421,7 +422,7 @@ def test_a_wrong_byte_is_found(monkeypatch, capsys, make, at):
 
 
 def test_every_chunk_once(run_demo, make):
-    """Whichever stream is free for it."""
+    """Each chunk is sent once, by whichever stream is free for it."""
     done = run_demo(
         make(100 * CHUNK + 1), "--device", "cpu:0", "--streams", 3, "--chunk",
         CHUNK, "--json",
@@ -445,7 +446,7 @@ def test_short_reads(monkeypatch, capsys, make):
 
 
 def test_a_read_that_fails(monkeypatch, capsys, make):
-    """In a callable: the demo ends, and says why."""
+    """If a read in a callable fails, the demo ends and says why."""
     preadv = os.preadv
     pending = [OSError(errno.EIO, "Input/output error")]
 
@@ -560,7 +561,7 @@ def test_report_of_an_accelerator_that_cannot_be(run_python, arguments):
 
 
 def test_report_of_a_broken_device(monkeypatch, capsys, backend):
-    """It is a line of the report, not the end of it."""
+    """A broken device is reported in a line, and the report goes on."""
     healthy = _C.device_properties
 
     def properties(kind, index):

@@ -159,8 +159,8 @@ def test_a_later_record_does_not_hold_up_a_wait(backend):
 
 
 def test_complete_then_recorded_again(backend):
-    """After a new record, an event is not complete because its last one
-    was."""
+    """After a new record, an event does not count as complete because its
+    previous record was."""
     event, stream = backend.event(), backend.stream()
     for _ in range(3):
         event.record(stream)
@@ -312,7 +312,7 @@ def test_elapsed_time_is_of_the_latest_records(backend):
 
 
 def test_elapsed_time_refuses_in_this_order(two_devices):
-    """Each check is reached with every later one failing too."""
+    """Each check is reached although every later check would fail, too."""
     name = two_devices.name
     timed, plain = Event(name), Event(name, enable_timing=False)
 
@@ -484,7 +484,7 @@ class TestOfADevice:
         assert repr(event) == (
             f"<pystreams.Event {name}:1 {event.event_id:#x}>"
         )
-        # The type alone leaves it open.
+        # An event that is made with the type alone has no device index yet.
         assert Event(name).device == pystreams.device(name)
         assert repr(Event(name)) == "<pystreams.Event uninitialized>"
 
@@ -539,7 +539,8 @@ class TestOfADevice:
     "make", [Event, pystreams.cuda.Event], ids=["Event", "cuda.Event"]
 )
 class TestConstructor:
-    """With positional and keyword arguments, which it parses by itself."""
+    """Arguments may be positional or keywords; the constructor parses them by
+    itself."""
 
     @pytest.mark.parametrize(
         "switch", ["enable_timing", "blocking", "interprocess", "external"]

@@ -1,5 +1,5 @@
 """Work that fails: the first failure stays with its stream, travels through
-events, and is raised by each wait.  Nothing behind it runs."""
+events, and is raised by each wait.  No work behind it runs."""
 
 import gc
 import time
@@ -24,7 +24,8 @@ def plant(stream, status=STATUS):
 
 
 def raises(function, status=STATUS):
-    # Not pytest.raises: what it returns keeps alive what the function uses.
+    # Do not use pytest.raises: its result would keep objects alive that the
+    # function uses.
     try:
         function()
     except pystreams.AcceleratorError as error:
@@ -153,7 +154,7 @@ def test_does_not_travel_through_a_record_before_it(engine):
 
 @pytest.mark.unscheduled
 def test_event_recovers_with_its_next_record(engine):
-    """An event stands for its latest record, and that one was fine."""
+    """An event stands for its latest record, and that record did not fail."""
     event = engine.event()
     event.record(failed_stream(engine))
     raises(event.query)
@@ -213,7 +214,7 @@ def test_a_new_stream_is_healthy(engine):
 
 
 def test_failed_while_dropped(engine):
-    """One that fails after it was given back is not recycled either."""
+    """A stream that fails after it was given back is not recycled either."""
     stream = engine.stream()
     with engine.hold(stream):
         plant(stream)

@@ -114,7 +114,8 @@ def test_a_branch_may_wait_for_what_another_lets_go_on(backend, graph):
 
 
 def test_a_branch_that_fails(faulty, stream, graph, buffer):
-    """Its failure is that of the stream that the graph was launched on."""
+    """If a branch fails, the stream that the graph was launched on has
+    failed."""
     side = faulty.stream()
     with Capture(graph, stream):
         side.wait_stream(stream)
@@ -349,7 +350,7 @@ def test_memory_that_is_asked_for_in_a_capture(backend, stream, graph, buffer):
 def test_memory_of_a_captured_stream_is_not_freed_in_the_graph(
     backend, stream, graph, buffer
 ):
-    """It would be freed by each replay."""
+    """Each replay would free it."""
     unused = backend.filled(5, SIZE, stream=stream)
     with Capture(graph, stream):
         buffer.fill_(2)
@@ -388,8 +389,8 @@ def test_a_graph_that_is_dropped_in_its_capture(backend, stream, buffer):
 
 
 def test_a_graph_that_is_dropped_on_another_thread(engine):
-    """With a GPU's driver, dropping the graph ends the capture and reports
-    it."""
+    """With a GPU's driver, dropping the graph also ends the capture and
+    reports it."""
     stream, graphs = engine.stream(), [Graph(engine.type)]
     with stream:
         graphs[0].capture_begin()
@@ -436,7 +437,8 @@ def test_a_replay_cannot_be_captured(backend, stream, graph, buffer, keep):
 def test_a_replay_cannot_follow_one_whose_stream_is_captured(
     backend, stream, graph, buffer
 ):
-    """It would wait for that stream, and so join the capture."""
+    """The refused replay would wait for the other stream, and so join the
+    capture."""
     kept, other = Graph(backend.type, True), backend.stream()
     with Capture(kept, backend.stream()):
         buffer.fill_(3)
@@ -467,8 +469,8 @@ def test_a_replay_after_one_that_failed(faulty, stream, graph, buffer):
 @pytest.mark.unscheduled
 @pytest.mark.parametrize("full", [0, 1], ids=["the earlier's", "its own"])
 def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
-    """It sleeps until the full queue has room, instead of trying again and
-    again."""
+    """The replay sleeps until the full queue has room, instead of trying again
+    and again."""
     kept = Graph(engine.type, True)
     with Capture(kept, engine.stream()):
         buffer.fill_(2)
@@ -476,8 +478,8 @@ def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
     with engine.hold(streams[0]) as first, engine.hold(streams[1]) as second:
         replay(kept, streams[0])
         kept.instantiate()
-        # Queued already: the gate; and on the first stream the replay's fill
-        # and end, too.
+        # Each stream has its gate queued.  The first stream also has the
+        # replay's fill and end queued.
         engine.fill(streams[full], queued=[3, 1][full])
         opener = threading.Timer(0.3, [first, second][full].open)
         opener.start()
@@ -490,8 +492,8 @@ def test_a_replay_of_a_new_executable_waits_for_room(engine, buffer, full):
 
 
 def test_a_replay_cannot_wait_for_room_behind_itself(engine, buffer):
-    """Host work of the stream whose queue is full makes the replay: the room
-    for which this would wait comes only when that work has ended."""
+    """A replay is made by host work of the stream whose queue is full.  If it
+    waited for room, that would only come when the host work has ended."""
     kept, seen = Graph(engine.type, True), []
     with Capture(kept, engine.stream()):
         buffer.fill_(2)
@@ -561,8 +563,8 @@ def test_a_graph_is_captured_again_while_another_thread_replays_it(
 
 
 def edges_of(text):
-    """The labels of a printed graph's nodes, and the pairs of them that
-    edges order, at once or by others between them."""
+    """Return the labels of a printed graph's nodes, and the pairs of labels
+    that edges order, directly or by nodes between them."""
     labels = dict(re.findall(r'^  "(\S+)" \[.*label="(.*)"\];$', text, re.M))
     after = {name: set() for name in labels}
     for first, second in re.findall(r'^  "(\S+)" -> "(\S+)";$', text, re.M):
@@ -636,7 +638,7 @@ def test_a_graph_that_cannot_be_written(engine, tmp_path):
 
 
 def line_of(function, text):
-    """file:line of the line in a function that has the text."""
+    """Return "file:line" of the line in a function that has the text."""
     lines, first = inspect.getsourcelines(function)
     (offset,) = [n for n, line in enumerate(lines) if text in line]
     return f"{__file__}:{first + offset}"
@@ -704,7 +706,8 @@ def explanation(call):
 
 
 def test_later_calls_say_it_too(engine, stream, graph, buffer):
-    """On streams of the capture, and in waits for these."""
+    """Later calls on streams of the capture, and waits for these streams, say
+    it, too."""
     other, outside = engine.stream(), engine.stream()
     side, child = engine.stream(), filling(engine, buffer, 2, keep=True)
     with Capturing(graph, stream):
@@ -779,7 +782,7 @@ def test_a_wait_for_an_event_from_before_the_join_says_so(
 def test_a_wait_for_an_event_of_an_unknown_stream_says_so(
     engine, stream, graph
 ):
-    """Another process may have recorded it."""
+    """Another process may have recorded the event."""
     event = pystreams.Event(engine.device(), interprocess=True)
     other = engine.stream()
     with engine.hold(other):
@@ -840,7 +843,7 @@ def test_it_says_on_which_stream_the_call_was(engine, graph, buffer):
 
 
 def test_threads_note_captures_at_once(monkeypatch):
-    """None finds a dict changed while it reads."""
+    """No thread finds a dict changed while it reads the dict."""
     from pystreams.cuda import _captures
 
     class Changing(dict):
@@ -902,7 +905,7 @@ def begun(stream):
 def test_a_refused_call_says_which_captures_there_are(
     engine, stream, graph, buffer
 ):
-    """The message also says what to do instead."""
+    """The message also says what to do instead of the call."""
     with Capturing(graph, stream):
         text = message(stream.synchronize)
     assert text.endswith(

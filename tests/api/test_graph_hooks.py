@@ -47,7 +47,7 @@ def everywhere():
 
 
 def test_the_module_is_there_without_an_import(run_python):
-    """As torch.cuda.graphs is."""
+    """The module is there without an import, as torch.cuda.graphs is."""
     code = """
 import pystreams as torch
 torch.cuda.graphs.register_graph_capture_end_hook(print).remove()
@@ -159,7 +159,7 @@ def failing(log):
 def test_a_hook_of_all_graphs_that_raises_is_logged(
     stream, graph, buffer, everywhere, caplog, kind
 ):
-    """The call goes on, as do the other hooks."""
+    """The call goes on, and the other hooks run."""
     log, after = [], []
     everywhere(kind, failing(log))
     everywhere(kind, after.append)
@@ -219,7 +219,8 @@ def test_replay_hooks_that_raise(backend, stream, buffer, kind, queued):
 
 
 def test_an_end_hook_balances_a_launch_that_fails(stream, graph, buffer):
-    """Within a capture a replay is refused."""
+    """Within a capture, a replay is refused, but the hook at its end still
+    runs."""
     other, ended = Graph(stream.device_type), []
     with Capture(graph, stream):
         buffer.fill_(2)
@@ -278,7 +279,7 @@ def test_destroy_callbacks(stream, graph, buffer):
 def test_a_destroy_hook_of_all_graphs_gets_each_executable(
     backend, stream, buffer, everywhere
 ):
-    """Also those that instantiate() has replaced."""
+    """The hook also gets the executables that instantiate() has replaced."""
     gc.collect()
     seen, destroyed = [], []
     everywhere("post_instantiate", lambda g: seen.append(g._executable()))
@@ -351,7 +352,8 @@ atexit.register(replay)
 
 
 def test_destroy_hooks_run_when_the_program_ends(run_python):
-    """Once for each graph that captured something; it can still be used."""
+    """The hooks run once for each graph that captured something, and the graph
+    can still be used."""
     done = run_python(AT_EXIT.format(own=""))
     assert (done.stdout, done.stderr) == ("end\n1\n1\nreplayed\n", "")
     done = run_python(AT_EXIT.format(own=OWN))
@@ -577,7 +579,8 @@ def test_export_dot(engine, stream, graph, buffer, tmp_path, verbose):
 
 @pytest.mark.parametrize("keep_graph", [False, True])
 def test_export_graph_data(backend, stream, buffer, tmp_path, keep_graph):
-    """When the graph was instantiated, also if it is not kept."""
+    """The data is written when the graph is instantiated, even if the graph is
+    not kept."""
     path = tmp_path / "graph.pickle"
     graph = Graph(backend.type, keep_graph)
     handle = graph.register_post_instantiate_hook(
@@ -651,7 +654,7 @@ def test_upload_to_another_device(two_cuda, stream, buffer):
 
 
 def test_an_upload_cannot_be_captured(backend, stream, graph, buffer):
-    """The message names upload(); the capture goes on."""
+    """The message names upload(), and the capture goes on."""
     other = Graph(backend.type)
     with Capture(other, backend.stream()):
         buffer.fill_(3)
@@ -669,7 +672,7 @@ def test_the_default_stream_while_a_blocking_one_is_captured(
     engine, graph, buffer, call
 ):
     """The call is refused, as the default stream would have to wait for the
-    captured one; the message names that dependency."""
+    captured one.  The message names that dependency."""
     other, stream = Graph(engine.type), engine.stream(blocking=True)
     with Capture(other, engine.stream()):
         buffer.fill_(3)

@@ -1,5 +1,6 @@
-"""Handle 2: the calling thread's default stream, wherever it is named, and
-what keeps account of it; and the switch that makes it the default."""
+"""Handle 2, which is the calling thread's default stream wherever it is named;
+the parts of the package that keep account of this stream; and the switch that
+makes it the default stream."""
 
 import asyncio
 import contextlib
@@ -335,7 +336,7 @@ def test_work_that_no_event_covers(engine, own, worker):
 def test_a_replay_after_a_thread_that_ended_with_a_full_queue(
     engine, own, worker
 ):
-    """Its end waits for room to record the work that it leaves."""
+    """The thread's end waits for room to record the work that it leaves."""
     block = engine.filled(0)
     graph = captured(engine, fill(block, 7), keep=True)
     worker(replay, graph, own)
@@ -414,7 +415,7 @@ print(len(events), all(event.query() for event in events))
 
 
 def test_threads_end_behind_kernels_and_memory(backend, run_python):
-    """The driver does not end such a thread unless its work is done."""
+    """The driver does not end such a thread before its work is done."""
     done = run_python(ENDS, str(backend.type), backend.name, timeout=LONG)
     assert (done.stdout, done.stderr) == ("24 True\n", "")
 
@@ -433,7 +434,8 @@ def test_a_thread_ends_while_its_work_is_pending(
 
 @pytest.mark.unscheduled
 def test_the_end_of_a_thread_waits_for_its_work(backend, own, worker):
-    """On CUDA, whose driver might never end the thread otherwise."""
+    """On CUDA, the end of a thread waits, because otherwise the driver might
+    never end the thread."""
     if backend.on_engine:
         pytest.skip(f"{backend}: a thread ends before its work is done")
     end = threading.Thread(target=worker.end)
@@ -485,7 +487,8 @@ def test_memory_outlives_a_thread_as_long_as_its_work(
 def test_memory_of_a_thread_that_has_ended_is_freed(
     backend, own, worker, first
 ):
-    """It is freed after the thread's work, by a stream that still exists."""
+    """The memory is freed after the thread's work, by a stream that still
+    exists."""
     if not (backend.on_engine and backend.name == "cuda"):
         pytest.skip(f"{backend}: counts no memory, or keeps it in a pool")
     before = api.mem_get_info()
@@ -497,7 +500,7 @@ def test_memory_of_a_thread_that_has_ended_is_freed(
         worker.end()
         block.close()
         settle(backend)
-        # The thread frees in its stream's order what it finds when it ends.
+        # When the thread ends, it frees what it finds, in its stream's order.
         assert (api.mem_get_info() == before) is (first == "the memory")
     backend.synchronize()
     settle(backend)
@@ -517,7 +520,8 @@ def test_a_later_thread_has_an_idle_one(ends_first, backend, own, workers):
 
 
 def test_threads_that_come_and_go(backend, own):
-    """Each hands memory to the next, which ends before the work does."""
+    """Each thread hands memory to the next one, and ends before its work
+    does."""
     shared = deque([backend.filled(0)], maxlen=4)
 
     def work(number):
@@ -799,7 +803,8 @@ print(early, dropped() is None, block.tobytes() == bytes([7]) * 64)
 
 
 def test_what_a_thread_replays_is_kept(backend, run_python):
-    """With the switch on, and another thread that resets the graph."""
+    """What a thread replays is kept even if another thread resets the graph
+    while the switch is on."""
     done = run_python(
         REPLAYS, str(backend.type), backend.name, env={VARIABLE: "1"}
     )
@@ -862,7 +867,7 @@ dropped.set()
 thread.join()
 """)
     assert done.stdout == "False True\n"
-    # As with any capture that another thread drops.
+    # This is as for any capture that another thread drops.
     assert "Exception ignored while dropping a graph" in done.stderr
 
 
@@ -912,7 +917,8 @@ print(count, cuda.mem_get_info() == before)
 
 
 def test_no_race_with_an_event_of_another_stream(switched):
-    """The library's event for a thread was the program's before."""
+    """The event that the library uses for a thread was an event of the program
+    before."""
     done = switched("""
 box, filled, read = [], threading.Event(), threading.Event()
 def work():
@@ -937,7 +943,7 @@ print("done")
 
 
 def test_a_replay_while_python_replaces_the_current_streams(switched):
-    """As a signal handler or a finalizer may."""
+    """A signal handler or a finalizer may replace them."""
     done = switched("""
 from pystreams import _names
 real = _names.default_stream_name

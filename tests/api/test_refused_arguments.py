@@ -79,7 +79,8 @@ OF_THE_ACCELERATOR = (
 
 
 def test_an_error_names_the_function_that_was_called(cuda):
-    """And the parameter, whichever functions it is built on."""
+    """The error also names the parameter, whichever functions the called one
+    is built on."""
     cuda.current_stream()
     for module, names in (
         (pystreams.cuda, OF_CUDA),
@@ -581,7 +582,7 @@ def test_statuses_have_names(backend):
     [-1, 1, 2**31, 2**32, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**64)],
 )
 def test_integers_at_the_edges(engine, integer):
-    """Each reaches the engine as what it is, or is refused before."""
+    """Each integer reaches the engine unchanged, or is refused before."""
     numbers = {"device_index": 0, "device_type": engine.type}
     for use in (
         lambda: Stream(stream_id=integer, **numbers).query(),

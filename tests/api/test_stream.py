@@ -28,7 +28,8 @@ def test_of_a_device(two_devices):
 
 
 def test_of_a_type_alone(two_devices):
-    """No index: the device that is current on the calling thread."""
+    """Without an index, it is the device that is current on the calling
+    thread."""
     with two_devices.stream(1):
         assert Stream(two_devices.name).device == two_devices.device(1)
     assert Stream(two_devices.name).device == two_devices.device(0)
@@ -122,7 +123,7 @@ def test_each_is_a_stream_of_its_own(backend):
 
 
 def test_two_do_not_serialize(backend):
-    """Work on one of any two streams does not wait for the other's."""
+    """Work on one stream does not wait for work on any other stream."""
     streams = [backend.stream() for _ in range(40)]
     with backend.hold(streams[0]):
         for stream in streams[1:]:
@@ -133,7 +134,8 @@ def test_two_do_not_serialize(backend):
 
 
 def test_the_latest_one_dropped_is_used_again(backend):
-    """However many others are idle."""
+    """The latest stream that was dropped is used again, however many others
+    are idle."""
     for _ in range(10):
         stream = backend.stream()
         handle = stream.native_handle
@@ -150,7 +152,8 @@ def test_dropped_while_they_are_busy(engine):
     def handles(streams):
         return {s.native_handle for s in streams}
 
-    # Otherwise streams that earlier tests dropped would be kept, too.
+    # Streams that earlier tests dropped would be kept, too, so wait for them
+    # first.
     engine.synchronize()
     gate = engine.stream()
     with engine.hold(gate):
@@ -334,7 +337,8 @@ def test_exports_itself_as_a_cuda_stream(cuda):
 
 
 def test_another_type_is_no_cuda_stream():
-    """A library that takes it would pass the handle to the driver."""
+    """A library that takes such a stream would pass its handle to the
+    driver."""
     with pytest.raises(RuntimeError, match="cpu"):
         Stream("cpu").__cuda_stream__()
 
@@ -465,7 +469,7 @@ def test_closed(backend):
     "name", ["native_handle", "stream_id", "cuda_stream", "_as_parameter_"]
 )
 def test_a_closed_stream_gives_out_no_handle(backend, name):
-    """The next stream made may have it."""
+    """The next stream that is made may have the handle."""
     cuda = backend.name == "cuda"
     if name == "cuda_stream" and not cuda:
         pytest.skip(f"{backend}: a stream has no cuda_stream")
@@ -483,7 +487,8 @@ def test_a_closed_stream_gives_out_no_handle(backend, name):
 
 
 def test_closed_equals_only_itself(backend):
-    """Its handle is given out again, and the newcomer is another stream."""
+    """The closed stream's handle is used again for a new stream, which is not
+    equal to it."""
     stream = backend.stream()
     handle = stream.native_handle
     stream.close()
@@ -507,7 +512,8 @@ def test_close_with_work_queued(backend):
 
 
 def test_close_leaves_wrappers_of_it_to_their_owner(backend):
-    """A wrapper does not own: closing it does not close the stream."""
+    """A wrapper does not own the stream, so closing the wrapper does not close
+    the stream."""
     stream = backend.stream()
     wrapper = pystreams.ExternalStream(
         stream.native_handle, device=backend.device()
@@ -527,7 +533,7 @@ def test_recycled_handle_is_idle(backend):
 
 
 def test_a_busy_handle_is_recycled_once_it_is_idle(backend):
-    """So that the driver need not destroy it, nor make another."""
+    """So the driver need not destroy it and create another one."""
     stream = backend.stream()
     handle = stream.native_handle
     with backend.hold(stream):

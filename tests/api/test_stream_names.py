@@ -101,7 +101,7 @@ def test_every_object_of_the_stream_has_it(backend, named):
 
 
 def test_it_ends_with_the_stream(engine):
-    """The native stream that a new stream gets back has no name."""
+    """If a new stream gets the native stream again, it has no name."""
     # Take the idle streams from the pool, so that it has room for this one.
     taken = [engine.stream() for _ in range(64)]
     stream = Stream(engine.device(), name="copy")

@@ -28,7 +28,7 @@ EMPTY = {
 
 
 def facts():
-    """What an emulation replaces."""
+    """Return what an emulation replaces."""
     found = [
         _C.backends(),
         cuda.device_count(),
@@ -122,7 +122,7 @@ def test_what_is_refused(nothing_left, arguments, match):
 
 @pytest.mark.unscheduled
 def test_all_is_as_it_was(cuda):
-    """After an emulation, the earlier devices are there again; they worked on
+    """After an emulation, the earlier devices are there again, and have worked
     meanwhile."""
     stream = cuda.stream()
     block = cuda.filled(3, stream=stream)
@@ -170,7 +170,7 @@ def test_each_begins_anew():
 
 @pytest.mark.unscheduled
 def test_an_emulation_is_used_again():
-    """It leaves no threads, no descriptors and no memory behind."""
+    """An emulation leaves no threads, no descriptors and no memory behind."""
     for devices in range(1, 17):
         with emulated_cuda(devices):
             index = _C.backends()
@@ -238,7 +238,7 @@ def test_objects_outlive_their_emulation():
         block = pystreams.empty(64, device="cuda:1", stream=stream)
         event = stream.record_event()
     with emulated_cuda(1, "1MiB"):
-        # It is another one, in which nothing is allocated.
+        # This is another emulation, in which nothing is allocated.
         assert cuda.memory_allocated() == 0
         assert cuda.mem_get_info()[0] == 1 << 20
         block.fill_(5, stream)
@@ -500,7 +500,7 @@ def test_nested():
 @pytest.mark.unscheduled
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
 def test_left_in_any_order(order):
-    """One that is not the latest ends, too, but with an error."""
+    """A block that is not the latest one ends, too, but with an error."""
     before = facts()
     blocks = [emulated_cuda(devices) for devices in (1, 2, 3)]
     for block in blocks:
@@ -552,7 +552,8 @@ def test_overlapping_tasks_leave_nothing():
 
 @pytest.mark.unscheduled
 def test_a_stream_that_is_current_keeps_no_place():
-    """Of an emulation that ends before one that was entered later."""
+    """The stream belongs to an emulation that ends before one that was entered
+    later."""
     before = facts()
     for _ in range(9):
         first, second = emulated_cuda(), emulated_cuda()
@@ -589,9 +590,9 @@ def test_threads_that_overlap_leave_nothing():
 
 
 def test_the_accelerator_that_a_change_overtakes(run_python):
-    """An emulation ends, as in another thread, while the package asks for the
-    accelerator: first if it was not known before the emulation, then if it
-    was."""
+    """An emulation ends, as it could on another thread, while the package asks
+    for the accelerator.  In the first case, the accelerator was not known
+    before the emulation, and in the second case, it was."""
     done = run_python(
         """
 import contextlib
@@ -652,7 +653,7 @@ def test_as_a_decorator_of_a_coroutine_function():
 
 @pytest.mark.unscheduled
 def test_overlapping_calls_of_a_decorated_function():
-    """Each ends the emulation that it has begun, not the latest."""
+    """Each call ends the emulation that it has begun, not the latest one."""
     before = facts()
     ended = []
 
@@ -809,7 +810,7 @@ with emulated_cuda(3):
 
 
 def test_the_suite_of_backends_is_not_needed(run_python):
-    """Neither is pytest."""
+    """pytest is not needed either."""
     done = run_python("""
 import sys
 sys.modules["pytest"] = None
@@ -835,7 +836,7 @@ def test_hold(backend, stream):
 
 
 def test_a_hold_begins_with_its_block(stream):
-    """One whose `with` is forgotten does not block the stream for ever, and
+    """A hold whose `with` is forgotten does not block the stream for ever, and
     cannot be released."""
     held = hold(stream)
     stream.synchronize()
@@ -911,7 +912,7 @@ def test_hold_under_schedules(engine):
             with pytest.raises(TimeoutError):
                 event.synchronize(timeout=LONG)
             future = streams[2].submit(event.synchronize)
-            # CPython 3.10 has another one.
+            # In CPython 3.10, this is another class than TimeoutError.
             with pytest.raises(concurrent.futures.TimeoutError):
                 future.result(timeout=LONG)
             held.release()
@@ -1128,7 +1129,7 @@ def test_a_plugin_without_a_device(run_python):
 
 @pytest.mark.unscheduled
 def test_nothing_is_left_over():
-    """Of all the emulations before."""
+    """Nothing is left of all the emulations before."""
     gc.collect()
     with emulated_cuda():
         pass

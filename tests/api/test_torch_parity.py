@@ -34,7 +34,8 @@ def ours():
 
 @pytest.fixture
 def incomparable(ours):
-    """Sections in which what is installed here is not what was compared."""
+    """The sections that cannot be compared, because what is installed here is
+    not what the record was made with."""
     found = []
     if cuda.is_emulated():
         # An emulated device can be used in a forked child.

@@ -22,15 +22,15 @@ ENDING = "The program is ending:"
 LATER_WAIT = "A later wait returns PS_ERROR_SHUTTING_DOWN"
 ENDED = "NULL, or a function that the backend calls about every 50 ms"
 
-# {fault of tests/c/broken_device: {test that fails: (member, the sentence of
-# the contract that the test names)}}
+# For each fault of tests/c/broken_device, the tests that fail, each with the
+# member and the sentence of the contract that it names.
 FAULTS = {
     "query": {
         "test_query_of_a_busy_stream": (
             "stream_query",
             "Returns PS_SUCCESS when all work queued so far is done,",
         ),
-        # Its check relies on stream_query.
+        # The check of this test relies on stream_query.
         "test_synchronize_waits": (
             "stream_synchronize",
             "Wait until all work queued before the call is done.",
@@ -133,14 +133,14 @@ def conform(run_with_device):
 
 
 def table(done):
-    """group -> what the summary says of it."""
+    """Return {group: what the summary says of it}."""
     _, _, summary = done.stdout.partition("the contract on ")
     rows = re.findall(r"^([a-z]+) +(\d+ .*)$", summary, re.M)
     return {group: re.sub(r" {2,}", "  ", text) for group, text in rows}
 
 
 def broken(done):
-    """test -> (member, sentence), as the summary has them."""
+    """Return {test: (member, sentence)} as in the summary."""
     found = re.findall(
         r'^BROKEN ([\w ]+)\n\s+"(.*?)"\n.*?::(\w+)$', done.stdout, re.M | re.S
     )

@@ -1,5 +1,6 @@
-"""Waits on a backend that has gates but cannot end a wait, as on CUDA: the
-example's device with gates, each time in a process of its own."""
+"""Waits on a backend that has gates but cannot end a wait, like the CUDA
+backend.  It is the example's device with gates.  Each test uses it in a
+process of its own."""
 
 import pytest
 

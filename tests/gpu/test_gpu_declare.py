@@ -1,5 +1,5 @@
-"""Kernels of other libraries, which say by declare() what they touch: the
-detector follows their memory, and orders them by our streams and events."""
+"""Kernels of other libraries, whose accesses declare() names.  The detector
+follows their memory, and orders them by our streams and events."""
 
 import pytest
 
@@ -12,7 +12,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Cupy:
-    """CuPy, by what the programs below need; as are the others."""
+    """The functions of CuPy that the programs below need.  The other classes
+    are for other libraries."""
 
     def __init__(self, cupy):
         self.cupy = cupy
@@ -90,7 +91,7 @@ def library(request, gpu):
 
 
 def run(library, stream, x, y):
-    """A kernel of the library's, and what it touches."""
+    """Run a kernel of the library, after declaring its accesses."""
     races.declare(stream, reads=[x], writes=[y], name="kernel")
     library.launch(stream, x, y)
 
@@ -106,7 +107,7 @@ def kernel_after_kernel(gpu, library, fixed):
 
 
 def input_overwritten(gpu, library, fixed):
-    """A copy of the next input into what the kernel may still read."""
+    """The next input is copied into memory that the kernel may still read."""
     x, y, source = library.array(), library.array(), gpu.empty(4 * COUNT)
     a, b = gpu.stream(), gpu.stream()
     run(library, a, x, y)
@@ -142,7 +143,8 @@ def on_their_stream(gpu, library, fixed):
 
 
 def half_of_an_array(gpu, library, fixed):
-    """Both halves are written at once; the fault is an overlap of one item."""
+    """Both halves are written at once.  In the fault, they overlap by one
+    item."""
     x, y = library.array(), library.array()
     a, b = gpu.stream(), gpu.stream()
     half = COUNT // 2

@@ -11,8 +11,9 @@ import pystreams
 from pystreams import _C
 from pystreams import cuda as api
 
-# used(index): the memory in use on a GPU, in bytes, of all processes; NVML
-# makes no context.  active(index): whether this process has one.
+# used(index) returns the bytes in use on a GPU by all processes.  It asks
+# NVML, which makes no context.  active(index) returns whether this process has
+# a context.
 PROLOGUE = """
 import ctypes, gc
 import pystreams
@@ -128,7 +129,8 @@ def test_an_untouched_gpu(two_gpus, run_python, use):
 
 
 def failing_calls(backend):
-    """Calls for device 0 and for none, by what is wrong with them."""
+    """Return calls that fail, by what is wrong with them.  They are for device
+    0 or for no device."""
     name, count = backend.name, backend.count
     stream, event = backend.stream(0), backend.event()
     event.record(stream)
@@ -182,7 +184,8 @@ def test_current_device_after_failures(two_devices):
 
 
 def test_current_device_after_a_failed_block(two_devices):
-    """Also where the failure is in leaving: the stream was closed."""
+    """This also holds if leaving the block fails because the stream was
+    closed."""
     with two_devices.stream(1) as mine:
         before = two_devices.currents()
         for use in (
@@ -215,7 +218,8 @@ for index in range(count):
 
 
 def forms(uuids):
-    """CUDA_VISIBLE_DEVICES and the GPUs that it leaves, in their order."""
+    """Return values of CUDA_VISIBLE_DEVICES, each with the GPUs that it
+    leaves, in their order."""
     first, last = uuids[0], uuids[-1]
     end = len(uuids) - 1
     return {
@@ -247,7 +251,8 @@ def test_visible_devices(gpu, run_python, monkeypatch, form):
 
 
 def spawned(index):
-    """In a child: what a copy between two streams of its own leaves."""
+    """Run in a child: return whether a copy between two streams of its own was
+    right."""
     first, second = api.Stream(index), api.Stream(index)
     block = pystreams.empty(64, device=f"cuda:{index}", stream=first)
     block.fill_(index + 1, stream=first)
@@ -265,7 +270,8 @@ def test_spawned_children(cuda):
 
 
 def test_copies_between_gpus_arrive(two_gpus):
-    """Between every two, both ways, whether or not they reach each other."""
+    """Copies arrive between every two GPUs, both ways, whether or not they can
+    access each other."""
     nbytes = 3 << 20
     for source in range(two_gpus.count):
         for target in range(two_gpus.count):
@@ -280,8 +286,8 @@ class Location(ctypes.Structure):
 
 
 def pool_access(block, peer):
-    """The access that a device has to the pool of a block, as the driver
-    counts it: 0 for none, 3 for reading and writing."""
+    """Return the access that a device has to the pool of a block, as the
+    driver reports it: 0 for none, 3 for reading and writing."""
     driver = ctypes.CDLL("libcuda.so.1")
     context, pool, flags = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
     index = block.device.index

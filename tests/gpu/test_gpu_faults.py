@@ -11,7 +11,7 @@ PROGRAM = SUPPORT / "faulting.py"
 CAUSES = {"fault": 700, "refute": 710}
 IDS = {"fault": "illegal-address", "refute": "assert"}
 
-# What waits for the work that failed, or asks the device for something.
+# These calls wait for the work that failed, or ask the device for something.
 TELL = {
     "first",
     "stream.query",
@@ -34,9 +34,9 @@ TELL = {
 
 
 def call_all(run_python, cause):
-    """What became of each call, and what was said on the way."""
-    # Loading a kernel at its first launch would wait for all work, so load all
-    # at once.
+    """Return the outcome of each call, and what was printed."""
+    # If a kernel were loaded at its first launch, that would wait for all
+    # work, so load all kernels at the start.
     eager = {"CUDA_MODULE_LOADING": "EAGER"}
     done = run_python([PROGRAM], cause, env=eager, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def call_all(run_python, cause):
 
 
 UNSHARED = ("event", "timed", "fresh", "block", "pinned")
-# Calls that are refused with or without a fault, and rightly.
+# These calls are refused with or without a fault, as they should be.
 REFUSALS = {
     "fresh.elapsed_time": "ValueError",
     "block.memoryview": "BufferError",
@@ -59,7 +59,7 @@ REFUSALS = {
 
 
 def faults(outcomes):
-    """(type, code) of what was raised, by call."""
+    """Return (type, code) of each exception that was raised, by call."""
     return {
         name: tuple(outcome[:2])
         for name, outcome in outcomes.items()
@@ -68,8 +68,8 @@ def faults(outcomes):
 
 
 def test_nothing_is_wrong_before(cuda, run_python):
-    """Without a fault, all calls succeed; so a failure in the tests below is
-    the fault's."""
+    """Without a fault, all calls succeed.  So the fault causes the failures in
+    the tests below."""
     outcomes, said = call_all(run_python, "none")
     assert faults(outcomes) == {}
     assert said == ""
@@ -97,7 +97,8 @@ def test_every_method_after_a_fault(gpu, run_python, cause):
 
 @pytest.mark.whole_gpu
 def test_every_method_without_memory(gpu, run_python):
-    """They work, or raise OutOfMemoryError; and work again afterwards."""
+    """Calls succeed or raise OutOfMemoryError.  They succeed again when there
+    is memory."""
     outcomes, said = call_all(run_python, "memory")
     found = faults(outcomes)
     assert set(found.values()) <= {("OutOfMemoryError", 2)}
@@ -129,8 +130,8 @@ Kernels().fault(streams[0].cuda_stream)
     ids=["normal", "sys.exit", "exception", "raised"],
 )
 def test_the_end_of_a_process_after_a_fault(gpu, run_python, end, code):
-    """Nothing crashes; of a fault that no call has raised, one clean-up may
-    tell."""
+    """Nothing crashes.  If no call has raised the fault, one clean-up may
+    report it."""
     tests = str(PROGRAM.parent)
     done = run_python(UNTOLD.format(tests=tests, end=end), timeout=60)
     assert done.returncode == code
@@ -139,8 +140,8 @@ def test_the_end_of_a_process_after_a_fault(gpu, run_python, end, code):
 
 
 def test_one_device_faults_and_another_works(two_gpus, run_python):
-    """The fault belongs to one device.  The runtime may take it for one of the
-    whole process; then the other device raises the same error."""
+    """The fault belongs to one device.  The runtime may treat it as one of the
+    whole process, and then the other device raises the same error."""
     code = """
 import sys
 sys.path.insert(0, {tests!r})

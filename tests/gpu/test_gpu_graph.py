@@ -15,7 +15,7 @@ from pystreams import cuda as api
 SIZE = 1 << 16
 MODES = ["global", "thread_local", "relaxed"]
 
-# What other libraries warn of is theirs.
+# Warnings of other libraries do not matter here.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -295,7 +295,8 @@ def test_what_waits_for_a_capture(gpu, buffer, name, mode, where):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_traffic_on_eight_threads(gpu, buffer, mode):
-    """In global mode they do not wait, which would invalidate the capture."""
+    """In global mode, the threads do not wait, because a wait would invalidate
+    the capture."""
     stop, failures = threading.Event(), []
 
     def traffic():
@@ -414,7 +415,8 @@ def test_kernels_of_others_have_names(gpu, cupy):
 
 
 def test_numbers_are_the_drivers(gpu, buffer):
-    """Since CUDA 13.1; before, they are a handle and indices."""
+    """The driver gives the numbers since CUDA 13.1.  With older drivers, they
+    are a handle and indices."""
     driver, graph = ctypes.CDLL("libcuda.so.1"), api.CUDAGraph(True)
     with api.graph(graph):
         buffer.fill_(2)
@@ -510,7 +512,7 @@ def test_a_copy_between_devices_in_a_graph(two_gpus, buffer):
 def test_cupy_in_a_graph(gpu, cupy):
     stream = gpu.stream()
     array = cupy.zeros(SIZE, dtype=cupy.int32)
-    # Nothing else orders it before work of a stream that does not block.
+    # Only this orders cupy.zeros() before work of a non-blocking stream.
     gpu.synchronize()
     with cupy.cuda.ExternalStream(stream.native_handle):
         cupy.add(array, 1, out=array)
@@ -607,8 +609,8 @@ def test_no_memory_is_left(gpu, buffer):
 
 
 def test_interprocess_memory_in_a_capture(backend, gpu, peer):
-    """It is made, opened and dropped, and none of this becomes part of the
-    capture."""
+    """The memory is made, opened and dropped, and none of this becomes part of
+    the capture."""
     if backend.on_engine:
         pytest.skip(f"{backend}: the peer is of no GPU")
     peer.do(

@@ -19,7 +19,7 @@ from pystreams import from_dlpack, races
 SIZE = 1 << 20
 DELAY = 50
 
-# What other libraries warn of is theirs.
+# Warnings of other libraries do not matter here.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -44,7 +44,7 @@ def bytes_of(byte, nbytes=SIZE):
 
 
 class Cupy:
-    """CuPy, by the few words that the tests need."""
+    """The functions of CuPy that the tests need."""
 
     def __init__(self, gpu, cupy):
         self.gpu, self.cupy = gpu, cupy
@@ -175,7 +175,7 @@ def test_copy_between_the_host_and_an_array(gpu, arrays):
 
 
 def test_copy_of_a_dropped_array(gpu, arrays, ours):
-    """Its memory is not handed out while the copy is queued."""
+    """The array's memory is not handed out again while the copy is queued."""
     block, array = gpu.filled(0, SIZE), arrays.new(1)
     with arrays.current():
         arrays.fill(array, 2)
@@ -309,7 +309,8 @@ def test_torch_pinned_memory(gpu, torch):
 
 
 def exchanged(source, target, value):
-    """What the one's table makes of a tensor from the other's."""
+    """Pass a tensor from the source's table to the target's, and return what
+    the target makes of it."""
     tensor, made = TENSOR(), ctypes.c_void_p()
     assert source.managed_from_object(value, ctypes.byref(tensor)) == 0
     assert target.managed_to_object(tensor, ctypes.byref(made)) == 0
@@ -326,7 +327,8 @@ def tables(torch):
 
 
 def test_tables_of_functions(gpu, torch, tables, ours):
-    """Both ways on one stream: nothing waits, and none needs to."""
+    """Memory is exchanged both ways on one stream, so nothing waits or needs
+    to wait."""
     before = in_use(gpu)
     here, there = tables
     block = gpu.filled(1, SIZE)
@@ -369,8 +371,8 @@ def test_current_work_streams(gpu, torch, tables):
 
 
 def test_torch_tensors_that_need_gradients_are_declared(gpu, torch, tables):
-    """declare() only needs their address: it takes tensors that cannot be
-    exported."""
+    """declare() only needs the address of a tensor, so it also takes tensors
+    that cannot be exported."""
     found = []
     tensor = torch.zeros(SIZE, device="cuda:0", requires_grad=True)
     a, b = gpu.stream(), gpu.stream()
@@ -387,7 +389,7 @@ def test_torch_tensors_that_are_not_what_their_memory_is(gpu, torch):
 
 
 def test_managed_memory_of_cupy(gpu, cupy):
-    """It counts as memory of its device."""
+    """Managed memory counts as memory of its device."""
     memory = cupy.cuda.malloc_managed(SIZE)
     array = cupy.ndarray(SIZE, cupy.uint8, memory)
     array.fill(1)
@@ -470,7 +472,7 @@ def test_cuda_core(gpu, core):
 
 
 def test_cuda_core_stream(gpu, core):
-    """Its streams are taken wherever a stream is."""
+    """cuda.core's streams are accepted wherever a stream is."""
     device = core.Device(0)
     device.set_current()
     block = gpu.filled(1, SIZE)

@@ -1,5 +1,5 @@
-"""Partitions of a GPU: which multiprocessors the kernels of their streams run
-on, and that such a stream is one like any other."""
+"""Partitions of a GPU: the multiprocessors on which the kernels of their
+streams run, and that such a stream works like any other."""
 
 import ctypes
 import gc
@@ -30,7 +30,7 @@ def create(num_sms):
 
 
 def where(kernels, stream):
-    """The multiprocessors that a kernel runs on."""
+    """Return the multiprocessors that a kernel runs on."""
     found = pystreams.empty(BLOCKS * 4, device="cuda", stream=stream)
     kernels.place(stream.cuda_stream, found.data_ptr(), BLOCKS, 20)
     stream.synchronize()
@@ -66,7 +66,7 @@ def test_a_stream_keeps_its_partition(whole, kernels):
     with pytest.raises(RuntimeError, match="were asked for"):
         create(1)
     assert len(where(kernels, stream)) == whole
-    # Busy when it is dropped.
+    # Make the stream busy, and then drop it.
     api._sleep(1_000_000_000)
     pystreams._C.sleep(1, 1_000_000_000, stream)
     del stream
@@ -78,7 +78,7 @@ def test_a_stream_keeps_its_partition(whole, kernels):
 
 
 def test_events_between_partitions(gpu, whole, kernels):
-    """Each step reads what the one before wrote, late."""
+    """Each step reads what the step before wrote late."""
     first, second = create(16).Stream(), create(16).Stream()
     block = gpu.filled(1, SIZE)
     event = api.Event(enable_timing=True)
@@ -171,8 +171,8 @@ def test_torch_runs_in_a_partition(torch, whole):
 
 
 def test_a_small_pipeline_beside_a_heavy_one(whole, kernels):
-    """The small one has multiprocessors of its own, so it does not wait until
-    the heavy one gives up some."""
+    """The small pipeline has multiprocessors of its own, so it does not wait
+    until the heavy one releases some."""
 
     def latencies(small, heavy):
         found = pystreams.empty(BLOCKS * 64, device="cuda")
@@ -188,7 +188,8 @@ def test_a_small_pipeline_beside_a_heavy_one(whole, kernels):
             times.append(time.perf_counter() - begin)
         return times
 
-    # The first waits for most of the heavy kernels, so the others are few.
+    # Without partitions, the first small kernel waits for most of the heavy
+    # ones, so there are few other latencies.  So take the maximum.
     shared = max(latencies(api.Stream(), api.Stream()))
     first, second = create(16), create(whole - 16)
     alone = statistics.median(latencies(first.Stream(), second.Stream()))

@@ -13,7 +13,7 @@ SIZE = 1 << 16
 DELAY = 200
 OLD, NEW = (0, 0), (7, 7)
 
-# What other libraries warn of is theirs.
+# Warnings of other libraries do not matter here.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -43,7 +43,8 @@ LEFT_OUT = {"dlpack": NoDlpackWait, "interface": NoInterfaceWait}
 
 
 class Cupy:
-    """CuPy, by the few words that the tests need; as are the others."""
+    """The functions of CuPy that the tests need.  The other classes are for
+    other libraries."""
 
     def __init__(self, cupy):
         self.cupy = cupy
@@ -140,8 +141,8 @@ class Core:
 
 
 LIBRARIES = {"torch": Torch, "cupy": Cupy, "numba": Numba, "core": Core}
-# torch's tensors have no stream in their array interface, and it does not look
-# at that of others; Numba's arrays have no DLPack.
+# In torch's tensors, the array interface has no stream, and torch ignores the
+# stream in that of others.  Numba's arrays have no DLPack.
 BOTH = [
     ("torch", "dlpack"),
     ("cupy", "dlpack"),
@@ -154,7 +155,7 @@ READERS = [*BOTH, ("core", "dlpack"), ("core", "interface")]
 
 @pytest.fixture
 def exchange(request, gpu):
-    """A library and the protocol to exchange memory by."""
+    """A library, and the protocol by which memory is exchanged with it."""
     name, way = request.param
     return LIBRARIES[name](request.getfixturevalue(name)), way
 
@@ -164,7 +165,7 @@ def hand_shake(way, array, done):
 
 
 def take(way, array, done, target, stream):
-    """Copy their array to our Buffer on a stream of ours."""
+    """Copy an array of the library to our Buffer, on a stream of ours."""
     array = hand_shake(way, array, done)
     with stream:
         if way == "dlpack":
@@ -173,7 +174,7 @@ def take(way, array, done, target, stream):
 
 
 def give(library, way, block, done):
-    """Make their array of our Buffer."""
+    """Return an array of the library that shares the memory of our Buffer."""
     with library.current():
         return library.take(way, hand_shake(way, block, done))
 
@@ -218,7 +219,7 @@ def test_we_write_and_they_read(gpu, kernels, exchange, done):
     assert seen == (NEW if done else OLD)
 
 
-# By default it takes most of the memory and keeps it.
+# By default, JAX takes most of the memory and keeps it.
 JAX = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 JAX_CODE = """
@@ -253,9 +254,9 @@ print(pystreams.Buffer({size}, device="cuda:0").copy_(theirs).tobytes()
 
 
 def test_jax(gpu, run_python):
-    """In a process of its own, because JAX takes much memory.  JAX hides its
-    streams, so the test can show that it waits, but not the race without a
-    wait."""
+    """JAX runs in a process of its own, because it takes much memory.  It
+    hides its streams, so the test can show that JAX waits, but not the race
+    without a wait."""
     if importlib.util.find_spec("jax") is None:
         pytest.skip("needs jax")
     code = JAX_CODE.format(size=SIZE, pause=DELAY * 1_900_000)

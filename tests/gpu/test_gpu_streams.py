@@ -20,12 +20,13 @@ from pystreams import cuda as api
 SIZE = 1 << 16
 DELAY = 100
 
-# What other libraries warn of is theirs.
+# Warnings of other libraries do not matter here.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Torch:
-    """torch, by the few words that the tests need; as are the others."""
+    """The functions of torch that the tests need.  The other classes are for
+    other libraries."""
 
     keeps_owner = False
 
@@ -52,7 +53,8 @@ class Torch:
         theirs.wait_event(event)
 
     def wait_raw(self, theirs, handle):
-        """torch wraps no event of another's; the driver's call takes it."""
+        """torch cannot wrap an event of another library, so call the
+        driver."""
         wait = ctypes.CDLL("libcuda.so.1").cuStreamWaitEvent
         arguments = ctypes.c_void_p(self.handle(theirs)), handle
         assert wait(*arguments, ctypes.c_uint(0)) == 0
@@ -159,7 +161,7 @@ def library(request, gpu):
 
 
 class Late:
-    """Memory of zeros that a kernel on a stream fills, later."""
+    """Memory of zeros, which a kernel on a stream fills late."""
 
     def __init__(self, gpu, kernels):
         self.kernels = kernels
@@ -181,8 +183,8 @@ def late(gpu, kernels):
 
 
 def test_a_stream_that_waits_for_nothing(gpu, late):
-    """A reader that does not wait sees the old bytes; so a reader of new bytes
-    in the tests below has waited."""
+    """A reader that does not wait sees the old bytes.  So in the tests below,
+    a reader that sees the new bytes has waited."""
     writer, reader = gpu.stream(), gpu.stream()
     late.begin(writer.native_handle)
     assert late.seen_by(reader.native_handle) == (0, 0)
@@ -297,7 +299,7 @@ def test_our_stream_waits_for_their_event(gpu, library, late):
 
 
 def test_cuda_core_waits_for_our_stream(gpu, core, late):
-    """It takes any stream, by the protocol."""
+    """cuda.core accepts any stream that has __cuda_stream__()."""
     library = Core(core)
     writer, reader = api.Stream(), library.stream()
     late.begin(writer.cuda_stream)
@@ -306,7 +308,7 @@ def test_cuda_core_waits_for_our_stream(gpu, core, late):
 
 
 def cudart():
-    """The runtime of a package, or of a toolkit."""
+    """Load the CUDA runtime from a package or from a toolkit."""
     package = importlib.util.find_spec("nvidia")
     places = package.submodule_search_locations if package else []
     found = [

@@ -10,7 +10,7 @@ from deadlines import LONG
 
 from pystreams import timeline
 
-# More than a stream of the driver takes before it makes the caller wait.
+# The driver makes the caller wait before a stream has this many operations.
 MANY = 100_000
 
 
@@ -58,9 +58,9 @@ def test_as_long_as_by_the_programs_events(gpu, clock):
 
 
 def test_nobody_waits_behind_a_full_stream(gpu, clock):
-    """The driver makes a thread wait because its stream is full.  The thread
-    must hold no lock meanwhile: other threads need it, perhaps to make
-    room."""
+    """If a stream is full, the driver makes the calling thread wait.
+    Meanwhile, the thread must hold no lock, because other threads may need the
+    lock to make room."""
     go = threading.Event()
     full = gpu.stream()
     block = gpu.empty(64)
@@ -101,8 +101,8 @@ def of_cupy(cupy, stream):
 
 
 def inside(t, rows):
-    """Whether they are in their order and within the recording, but for what
-    the clocks of host and device differ by."""
+    """Check that the times of each row are in order and within the recording,
+    except for the difference between the clocks of host and device."""
     slack = t.clock_error
     for row in rows:
         assert 0 <= row["queued"] <= row["begin"] <= row["end"]
@@ -168,8 +168,8 @@ def test_torch_by_name(gpu, cupti, torch):
 
 
 def test_work_of_others_orders_streams(gpu, cupti, cupy):
-    """A record behind a kernel is done when that is, and the critical path
-    leads through both."""
+    """A record behind a kernel is done when the kernel is done, and the
+    critical path leads through both."""
     first, second = gpu.stream(), gpu.stream()
     block = gpu.empty(1 << 20)
     spin = cupy.RawKernel(
@@ -280,7 +280,8 @@ def test_waits_of_other_libraries(gpu, cupti, torch, cupy):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_ranges_around_kernels(gpu, cupti, torch, cupy):
-    """Those of torch and of CuPy, each with an NVTX of its own."""
+    """The ranges are those of torch and of CuPy, each with its own copy of
+    NVTX."""
     nvtx = pytest.importorskip("cupy.cuda.nvtx", reason="CuPy has no NVTX")
     a = torch.ones(1 << 20, device="cuda")
     b = cupy.ones(1 << 20)
@@ -302,7 +303,7 @@ def test_ranges_around_kernels(gpu, cupti, torch, cupy):
 
 
 def test_streams_of_partitions(gpu, cupti):
-    """Their numbers are those of a green context."""
+    """The streams' numbers are those of a green context."""
     from pystreams.cuda.green_contexts import GreenContext
 
     try:
@@ -315,7 +316,7 @@ def test_streams_of_partitions(gpu, cupti):
     kernels = ctypes.CDLL("libcuda.so.1")
     with timeline.record() as t:
         for block, of in zip(blocks, (stream, plain), strict=True):
-            # As another library does.
+            # Call the driver directly, as another library does.
             kernels.cuMemsetD8Async(
                 ctypes.c_void_p(block.data_ptr()),
                 1,
@@ -331,7 +332,8 @@ def test_streams_of_partitions(gpu, cupti):
 
 
 def test_another_profiler(gpu, cupti, torch, run_python):
-    """It keeps CUPTI after its first use; that is said once."""
+    """Another profiler keeps CUPTI after its first use.  A warning says so
+    once."""
     done = run_python("""
 import warnings
 warnings.simplefilter("ignore")

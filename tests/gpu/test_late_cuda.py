@@ -1,5 +1,6 @@
-"""The CUDA backend on a machine with no GPU, over late_cuda: a CUDA that
-finishes work late, at random, and knows which work is ordered after which."""
+"""The CUDA backend on a machine without a GPU, over late_cuda.  This is a fake
+CUDA that finishes work late, at random, and knows which work is ordered after
+which."""
 
 import functools
 import json
@@ -57,8 +58,8 @@ def late_cuda(tmp_path_factory, headers):
 
 @pytest.fixture
 def run_in_c(tmp_path, headers, sanitized):
-    """run_in_c(options, *sources): a program with the backend, over
-    late_cuda."""
+    """Return run_in_c(options, *sources), which runs a C program that contains
+    the backend, over late_cuda."""
     if sanitized:
         pytest.skip("a sanitizer must be loaded before anything else")
     library, program = tmp_path / "libcuda.so.1", tmp_path / "program"
@@ -76,10 +77,11 @@ def run_in_c(tmp_path, headers, sanitized):
             env=dict(
                 os.environ,
                 LD_LIBRARY_PATH=str(tmp_path),
-                # NVML, which is asked first, may count more.
+                # NVML is asked first, and may count more devices.
                 CUDA_VISIBLE_DEVICES="0",
-                # ThreadSanitizer does not know the join with a time limit, and
-                # would report a thread that was joined so as leaked.
+                # ThreadSanitizer does not know the function that joins a
+                # thread with a time limit, and would report the joined thread
+                # as leaked.
                 TSAN_OPTIONS="report_thread_leaks=0",
             ),
             capture_output=True,
@@ -92,7 +94,7 @@ def run_in_c(tmp_path, headers, sanitized):
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_notifications_raced(run_in_c, tmp_path, headers, sanitizer):
-    """In C, where a sanitizer sees what the backend does."""
+    """The program is in C, so that a sanitizer sees what the backend does."""
     empty, options = tmp_path / "empty.c", [f"-fsanitize={sanitizer}"]
     empty.write_text("int main(void) { return 0; }")
     command = [*compiler(headers), *options, empty, "-o", tmp_path / "empty"]
@@ -134,8 +136,8 @@ def run_late(run_python, sanitized, request):
 
 @pytest.fixture
 def run(run_late):
-    """run(code, *arguments): what a program prints that has `late`, the
-    library, and `backend`, which is CUDA."""
+    """Return run(code, *arguments), which returns what a program prints.  The
+    program has `late`, which is the library, and `backend`, which is CUDA."""
     before = (
         "import ctypes, sys\n"
         f"sys.path.insert(0, {str(SUPPORT)!r})\n"
@@ -205,7 +207,8 @@ READERS = [
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_stream_whose_handle_was_read_is_not_taken_for_idle(run, reader):
-    """Others may have queued work on it, of which pystreams knows nothing."""
+    """Other libraries may have queued work on the stream, and pystreams does
+    not know of it."""
     printed = run(
         """
 gate = (ctypes.c_long * 4)()
@@ -227,8 +230,8 @@ pystreams.cuda.synchronize()
 
 
 def test_an_abandoned_wait_is_none_of_another_event_s(run):
-    """A new event may get the handle of the event of the abandoned wait; its
-    own waits must not be mixed up with that one."""
+    """A new event may get the handle of the event of the abandoned wait.  The
+    abandoned wait must not be taken for a wait of the new event."""
     printed = run("""
 import threading
 done = threading.Event()
@@ -261,7 +264,8 @@ future.result()
 
 
 def test_the_end_of_a_program_does_not_wait_for_the_device(run):
-    """Its work is the driver's to abandon; the backend's threads end."""
+    """The driver may abandon the device's work, and the backend's threads
+    end."""
     printed = run("""
 from pathlib import Path
 def polled():
@@ -369,7 +373,7 @@ print(late.late_cuda_faults())
 
 @pytest.mark.parametrize("versioned", [False, True])
 def test_a_capsule_is_consumed_by_one_of_two_threads(run, versioned):
-    """The backend is asked about the address with the GIL released."""
+    """The GIL is released while the backend is asked about the address."""
     printed = run(
         """
 import threading
@@ -450,7 +454,8 @@ def test_what_holds_of_every_backend(run_late, name):
 
 @pytest.mark.parametrize("options", [[], ["--device=cuda", "--chain"]])
 def test_the_demo_orders_what_it_does(run, tmp_path, options):
-    """Callables that read and check, and copies between them."""
+    """The demo's callables read and check chunks, and copies come between
+    them."""
     path = tmp_path / "data"
     path.write_bytes(os.urandom(300_001))
     code = """
@@ -537,7 +542,8 @@ stream.synchronize()
 
 
 def test_operations_have_the_times_that_cupti_reports(run):
-    """No event is recorded for them, so that no clock is measured."""
+    """No event is recorded for these operations, so the clocks are not
+    compared."""
     printed = run(
         RECORDED
         + """
@@ -566,7 +572,8 @@ print(t.clock_error, len({row["stream"] for row in operations}))
 
 
 def test_work_of_other_libraries_is_on_its_stream(run):
-    """In the order of the calls, with what is known of each."""
+    """The work is listed in the order of the calls, with what is known of each
+    call."""
     printed = run(
         RECORDED
         + """
@@ -655,8 +662,8 @@ print(rows(t, "kernel")[0]["thread"].startswith("thread "))
 
 
 def test_work_of_other_libraries_orders_streams(run):
-    """A record behind a kernel is done when the kernel is, and a wait for the
-    record, too."""
+    """A record behind a kernel, and a wait for the record, are done when the
+    kernel is done."""
     printed = run(
         RECORDED
         + """
@@ -708,8 +715,8 @@ print([row["end"] > t.duration for row in rows(t, "fill")], rows(u, "fill"))
 
 
 def test_nodes_of_graphs(run):
-    """The nodes' rows come after all others; busy times and paths do not count
-    them a second time, and each recording has its own."""
+    """The nodes' rows come after all others.  Busy times and paths do not
+    count nodes a second time.  Each recording has its own nodes."""
     printed = run(
         RECORDED
         + """
@@ -755,7 +762,8 @@ t.save("t.svg")
 
 
 def test_waits_of_other_libraries(run):
-    """Once, on the threads that wait; ours are not among them."""
+    """Each wait is listed once, on the thread that waits.  pystreams' own
+    waits are not listed."""
     printed = run(
         RECORDED
         + """
@@ -825,7 +833,8 @@ print(*(row["stream"].split(" (")[0] for row in rows(t, "kernel")), sep=", ")
 
 
 def test_a_call_with_two_activities(run):
-    """It lasts from the first to the last, and has the bytes of all."""
+    """The call lasts from its first activity to its last, and has the bytes of
+    all activities."""
     printed = run(
         RECORDED
         + """
@@ -849,7 +858,8 @@ for row in rows(t, "copy"):
 
 
 def test_a_report_that_is_lost(run):
-    """Work behind it that is known to be done says that it is done, too."""
+    """If a report is lost, work behind it that is known to be done is still
+    shown as done."""
     printed = run(
         RECORDED
         + """
@@ -945,8 +955,8 @@ print(*(row["end"] is not None for row in rows(kept, "fill")))
     ],
 )
 def test_cupti_is_not_to_be_had(run, state, reason):
-    """One warning says so, at the program's line that records; events time
-    the work of pystreams."""
+    """One warning says so, at the program's line that records.  Then events
+    time the work of pystreams."""
     printed = run(
         RECORDED
         + """
@@ -973,7 +983,7 @@ for _ in range(2):
 
 
 def test_records_of_cupti(headers, tmp_path):
-    """activity.h says what CUPTI's own headers say."""
+    """The declarations in activity.h agree with CUPTI's own headers."""
     if not os.path.exists(f"{headers}/cupti.h"):
         pytest.skip("no CUPTI to build with")
     source = TESTS / "c/late_cupti/records.c"
