@@ -3,12 +3,15 @@
     python benchmarks/instructions.py [--check | --record] [--plant]
 
 valgrind counts them, so a busy machine does not change the result.  A count is
-the difference between a loop and one twice as long, for each call, less that
-of a loop that does nothing; the engine's workers are idle.  Prints each count
-next to the one recorded for this Python in instructions.json.  --check exits
-with 1 if a count is more than 10% above its record, or, with the reason, if it
-cannot check; --record writes the record; --plant adds the read of an attribute
-to each call, so that --check must fail.
+the difference between a loop and one twice as long, divided by the number of
+calls.  The count of a loop that does nothing is subtracted from it.  The
+engine's workers are idle.  Prints each count next to the one recorded for this
+Python in instructions.json.
+
+--check exits with 1 if a count is more than 10% above its record, or if the
+check is impossible, in which case it prints the reason.  --record writes the
+record.  --plant adds the read of an attribute to each call, so that --check
+must fail.
 """
 
 import argparse

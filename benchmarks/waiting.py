@@ -3,9 +3,10 @@
     python benchmarks/waiting.py [--rounds 200] [--json]
 
 Measures the CPU engine, and a GPU if there is one.  Calls that are compared
-run in turn; the figures are medians.  The wake-up of a way to wait is how much
-later it ends than the plainest way: event.synchronize() on the CPU engine, a
-spin on event.query() on a GPU.  Exits with 1 if a target is missed.
+run in turn, and the figures are medians.  The wake-up time of a way to wait is
+how much later this wait ends than the plainest one.  The plainest wait is
+event.synchronize() on the CPU engine, and a spin on event.query() on a GPU.
+Exits with 1 if a target is missed.
 """
 
 import argparse

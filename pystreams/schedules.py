@@ -642,12 +642,12 @@ def explore(
     Call fn under that many schedules, at most.
 
     strategy is one of
-      "late": nothing runs before a wait of the host needs it: one run shows
-      most reads that come too early, but few writes that do;
+      "late": nothing runs before a wait of the host needs it; one run shows
+      most reads that come too early, but few writes that come too early;
       "early": everything runs as soon as it can;
       "random": at each call, any operation that can run, or none;
       "pct": streams and the host have random priorities, which change
-      depth - 1 times: a bug that depth pairs in the wrong order make is hit
+      depth - 1 times; a bug that needs depth pairs in the wrong order is hit
       with a known probability in each run;
       "all": every order in which the program could see a difference, and each
       of them once, unless there are more than runs.

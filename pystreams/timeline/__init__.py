@@ -5,14 +5,15 @@ with pystreams.timeline.record() as t:
 print(t)
 t.save("program.json")
 
-Recorded are the operations of every stream (copies, fills, callables, graph
+A timeline has the operations of every stream (copies, fills, callables, graph
 launches, sleeps, and spans), waits of streams for events, waits of threads for
-work, and the memory in use.  On CUDA, if CUPTI is installed, so are the
-kernels, copies and fills that other libraries queue, and their waits;
-otherwise span() can be put around them.
+work, and the memory in use.  On CUDA, if CUPTI is installed, it also has the
+kernels, copies and fills that other libraries queue, and their waits.
+Otherwise span() can be put around them.
 
-Ranges and marks of NVTX are recorded if its first use, for each library that
-has it, comes after this module is imported.
+Ranges and marks of NVTX are recorded, too.  For each library that contains
+NVTX, this requires that this module is imported before the library first uses
+NVTX.
 """
 
 from __future__ import annotations

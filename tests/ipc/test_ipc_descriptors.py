@@ -1,5 +1,5 @@
-"""Memory of CUDA devices between processes: descriptors that a peer of the
-same user forged, answers that lie or never come, and processes that end."""
+"""Memory of CUDA devices between processes: forged descriptors from a peer of
+the same user, answers that lie or never come, and processes that end."""
 
 import array
 import contextlib
@@ -21,7 +21,7 @@ from pystreams import Buffer
 pytestmark = pytest.mark.unscheduled
 
 # The parts of a handle: the UUID of the device, the number with which the
-# answer must begin, the name of the socket.
+# answer must begin, and the name of the socket.
 DEVICE, NONCE, SOCKET = slice(8, 24), slice(24, 56), slice(56, 64)
 SIZE, NOTICE = 10_000, 40
 
@@ -36,7 +36,7 @@ def sharing(backend):
 
 
 def seal(handle):
-    """The handle with the right checksum."""
+    """Return the handle with the right checksum."""
     total = 0xCBF29CE484222325
     for one in handle[:88]:
         total = (total ^ one) * 0x100000001B3 % 2**64
@@ -51,7 +51,7 @@ def connected(handle):
 
 
 def listener(handle):
-    """The link to the handle's socket in /proc."""
+    """Return the link to the handle's socket in /proc."""
     name = b"@" + handle[SOCKET].rstrip(b"\0")
     sockets = Path("/proc/net/unix").read_bytes().splitlines()
     (inode,) = (s.split()[6] for s in sockets if s.endswith(b" " + name))
@@ -61,22 +61,22 @@ def listener(handle):
 def links_of(process):
     links = []
     for file in Path(f"/proc/{process}/fd").iterdir():
-        # The process may close it meanwhile.
+        # The process may close the file meanwhile.
         with contextlib.suppress(FileNotFoundError):
             links.append(os.readlink(file))
     return links
 
 
 def taken(handle):
-    """Connect as an opener of the handle does; return the answer: its bytes
-    and the descriptor."""
+    """Connect as an opener of the handle does.  Return the answer's bytes and
+    its descriptor."""
     with connected(handle) as client:
         data, files, _, _ = socket.recv_fds(client, NOTICE, 1)
     return data, files[0]
 
 
 class Server:
-    """A socket where each client gets this answer."""
+    """A socket that gives this answer to each client."""
 
     def __init__(self, data, files):
         self._answer = data, files
@@ -87,7 +87,7 @@ class Server:
         self._thread.start()
 
     def handle(self, real, nbytes=SIZE):
-        """The real handle, but with the name of this socket."""
+        """Return the real handle, but with the name of this socket."""
         forged = bytearray(real)
         name = self._listener.getsockname()[1:]
         forged[SOCKET] = name.ljust(8, b"\0")
@@ -150,7 +150,8 @@ def refuses(sharing, handle):
 
 
 def refuses_answer(sharing, theirs, data, files, nbytes=SIZE, why=GONE):
-    """The answer is refused, and the descriptors in it are closed."""
+    """Check that the answer is refused, and that the descriptors in it are
+    closed."""
     before = open_files()
     server = Server(data, files)
     with (
@@ -163,7 +164,7 @@ def refuses_answer(sharing, theirs, data, files, nbytes=SIZE, why=GONE):
 
 
 def test_the_answer_is_what_is_opened(sharing, theirs, real):
-    """The right answer is taken, so that the refusals below mean
+    """The right answer is accepted, so the refusals in the tests below mean
     something."""
     data, file = real
     server = Server(data, [file])
@@ -247,7 +248,8 @@ def test_clients_that_do_nothing_hold_up_no_other(sharing, theirs):
 
 @pytest.mark.parametrize("kills", [True, False])
 def test_a_process_that_is_stopped(sharing, peer, theirs, kills):
-    """A descriptor is waited for ten seconds, or until its process ends."""
+    """An opener waits ten seconds for a descriptor, or until the process that
+    should send it ends."""
     start, threads = time.monotonic(), []
     peer.stop()
     try:
@@ -295,7 +297,8 @@ def test_an_end_offers_nothing(sharing, peer, theirs):
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 3, 10])
 def test_killed_at_any_step(sharing, peers, milliseconds):
-    """Either the memory is opened, and stays, or the maker is gone."""
+    """Either the memory is opened and stays valid, or the process that made it
+    has ended."""
     maker = peers()
     maker.do(
         "def made():\n"
@@ -323,7 +326,7 @@ def test_killed_at_any_step(sharing, peers, milliseconds):
 
 @pytest.mark.whole_gpu
 def test_no_memory_is_lost(sharing, peer):
-    """Neither process loses memory of the driver, with failures between."""
+    """Neither process loses memory of the driver, even if some calls fail."""
 
     def round_trip(i):
         buffer = Buffer(SIZE, device=sharing.device(), interprocess=True)

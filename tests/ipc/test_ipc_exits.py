@@ -32,7 +32,8 @@ def test_who_opened_it_is_killed(backend, peer, peers, step):
         peer.do("event.record(backend.stream()); event.synchronize()")
         event.synchronize()
         if not backend.on_engine:
-            # cudart's event must not be that of a dead recorder.
+            # Record the event again, so that cudart's event is not that of a
+            # dead recorder.
             event.record(stream)
     peer.kill()
     event.synchronize()
@@ -88,7 +89,7 @@ def test_the_maker_ends(faulty, peer, peers, way, step):
     if step == "done":
         peer.do("event.record(backend.stream())")
     if step == "pending":
-        # Work for which the peer's exit does not wait.
+        # Queue work that the peer does not wait for when it exits.
         peer.do("stream = backend.stream(); backend.sleep(stream, 10**9)")
         peer.do("event.record(stream)")
         event.wait(stream)
@@ -127,7 +128,7 @@ def test_killed_while_a_thread_waits(faulty, peer):
 
 
 def test_children_of_the_dead_do_not_matter(faulty, peer):
-    """A forked child has no part in its parent's record."""
+    """A forked child takes no part in its parent's record."""
     event = opened(faulty, peer)
     hold_there(peer)
     peer.do("import os, time")

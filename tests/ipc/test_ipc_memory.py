@@ -1,5 +1,5 @@
 """Buffers of several processes: what they hold, who may open them, what ends
-with which process, and what is refused."""
+with which process, and which handles are refused."""
 
 import fcntl
 import gc
@@ -55,7 +55,8 @@ def checksum(head):
 
 
 def forge(handle, places):
-    """The handle with 8-byte fields changed, and the checksums they want."""
+    """Return the handle with 8-byte fields changed, and with matching
+    checksums."""
     forged = bytearray(handle)
     for place, value in places.items():
         forged[place : place + 8] = struct.pack("<Q", value % 2**64)
@@ -339,8 +340,8 @@ def test_a_callable_may_drop_it(sharing):
 
 
 def test_a_callable_may_make_and_open_it(sharing, peer):
-    """Neither may wait for work of the stream, which waits for the
-    callable."""
+    """Neither making nor opening the memory may wait for work of the stream,
+    because that work waits for the callable."""
     peer.do(
         "stream = backend.stream()\n"
         "buffer = pystreams.Buffer(8, device=backend.device(), "
@@ -428,7 +429,8 @@ def test_the_handle_of_an_event_is_none_of_memory(ordering, peer):
     ids=lambda options: str(options) or "right",
 )
 def test_only_sealed_memory_is_mapped(engine, options):
-    """A file that can be made shorter would crash who reads it."""
+    """If a file can be made shorter, a process that reads its memory may
+    crash."""
     options = {
         "seals": SEALS,
         "name": "pystreams-memory",

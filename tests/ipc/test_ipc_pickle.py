@@ -95,7 +95,8 @@ def test_blocking_is_kept(backend, peers, blocking):
         assert event.blocking is blocking
         assert event.interprocess is True
         assert event.enable_timing is False
-        # A process that got the event and passes it on keeps the flag, too.
+        # A process that received the event and passes it on keeps the flag,
+        # too.
         assert pickle.loads(pickle.dumps(event)).blocking is blocking
 
 

@@ -46,7 +46,8 @@ WRITABLE = {
 @pytest.mark.parametrize("non_blocking", [False, True], ids=["wait", "queue"])
 @pytest.mark.parametrize("kind", WRITABLE)
 def test_host_objects(backend, kind, non_blocking):
-    """Pageable memory of others is waited for in any case."""
+    """A copy from or to pageable memory of others returns when it is done, in
+    any case."""
     target = WRITABLE[kind]()
     size = memoryview(target).nbytes
     block = backend.empty(size).copy_(DATA[:size])
@@ -115,7 +116,7 @@ def test_numpy_shapes(backend, numpy):
 
 
 def test_numpy_records(backend, numpy):
-    """Names of fields may have any letter in them."""
+    """The names of fields may contain any letter."""
     dtype = numpy.dtype([("Order", "i4"), ("O", "f4", (2,))])
     source = numpy.zeros(4, dtype)
     source["Order"] = 7
@@ -153,7 +154,7 @@ def test_python_objects(backend, numpy):
 
 
 def test_bytearray_can_be_resized_afterwards(backend):
-    """No export of it is left."""
+    """After the copy, no export of the bytearray is left."""
     block = backend.empty(48)
     for non_blocking in (False, True):
         other = bytearray(DATA)
@@ -176,7 +177,7 @@ def test_array_and_map_are_free_afterwards(backend):
 
 
 def test_bytearrays_of_many_threads(backend):
-    """While another thread cleans up, no bytearray stays exported."""
+    """No bytearray stays exported, even while another thread cleans up."""
 
     def work():
         block = backend.empty(48)
@@ -349,7 +350,7 @@ def test_onto_itself_nothing_is_done(backend):
     stream = backend.stream()
     with backend.hold(stream), stream:
         for part in (block, block[8:40], block[64:]):
-            # Neither queued nor waited for.
+            # Such a copy is neither queued nor waited for.
             assert part.copy_(part) is part
             assert part.copy_to(part) is part
             assert part.copy_(part, stream=stream) is part
@@ -408,8 +409,8 @@ def test_copies_that_raise_leave_no_trace(backend):
 
 
 class InNameAlone:
-    """As the arrays of CuPy and of JAX: with the buffer protocol, but not for
-    its memory."""
+    """An object with the buffer protocol that refuses to export its memory, as
+    arrays of CuPy and of JAX do."""
 
     def __init__(self, block, refusal):
         self.block = block
@@ -438,7 +439,8 @@ def test_buffer_protocol_in_name_alone(backend, refusal):
 
 @pytest.mark.parametrize("refusal", [TypeError, MemoryError])
 def test_no_view_and_no_other_way(backend, refusal):
-    """The refusal is raised; so is what the search for another way raises."""
+    """The refusal is raised.  If the search for another way raises, that
+    exception is raised."""
     if sys.version_info < (3, 12):
         pytest.skip("classes have no __buffer__ before Python 3.12")
 
@@ -517,7 +519,7 @@ with stream:
 
 
 def test_an_interrupted_copy_from_another_backend(run_python):
-    """It goes on reading the memory, which is not used again."""
+    """The copy goes on reading the memory, which is not used again."""
     env = {"PYSTREAMS_EMULATE_CUDA": "1"}
     done = run_python(INTERRUPTED, env=env)
     assert (done.stdout, done.stderr) == ("interrupted\n{7}\n", "")

@@ -94,7 +94,7 @@ def test_each_replay_writes_pageable_memory(backend, stream, graph, nbytes):
 def test_pageable_memory_is_accessed_in_order(
     backend, stream, graph, nbytes, mode
 ):
-    """Its replay runs after the captured work before it, and before the
+    """The copy's replay runs after the captured work before it, and before the
     captured work behind it."""
     block, data, seen = backend.filled(1, nbytes), bytearray(nbytes), []
     copied = bytearray(nbytes)
@@ -124,7 +124,7 @@ def test_a_replay_behind_work_that_is_not_done(backend, stream, graph, nbytes):
     replay(graph, stream)
     stream.synchronize()
     go = threading.Event()
-    # A replay that holds up this thread fails the test, but does not hang it.
+    # If a replay holds up this thread, the test fails instead of hanging.
     timer = threading.Timer(LONG / 4, go.set)
     timer.start()
     held = stream.submit(go.wait, LONG)
@@ -162,8 +162,8 @@ def test_pageable_memory_of_any_object(backend, stream, graph, make):
 
 
 def test_a_graph_keeps_the_object_of_a_copy(backend, stream, graph):
-    """Until it is reset, and its replays are done; the object cannot be
-    resized meanwhile."""
+    """The graph keeps the object until it is reset and its replays are done.
+    The object cannot be resized meanwhile."""
     block, data = backend.filled(1), Data([7] * SMALL)
     kept = weakref.ref(data)
     with Capture(graph, stream):
@@ -178,7 +178,7 @@ def test_a_graph_keeps_the_object_of_a_copy(backend, stream, graph):
     assert block.tobytes() == bytes([7]) * SMALL
 
     def is_gone():
-        backend.filled(1)  # Settles memory that is not in use any more.
+        backend.filled(1)  # Frees memory that is not in use any more.
         gc.collect()
         return kept() is None
 
@@ -192,7 +192,8 @@ def nodes_of(graph):
 
 def test_the_nodes_of_copies(engine, stream):
     """The CPU copies pageable memory directly.  Other devices copy pinned
-    memory; a callable before or after copies between it and the object."""
+    memory, and a callable before or after that copies between the pinned
+    memory and the object."""
     block, data = engine.filled(1), bytearray(SMALL)
     graph = Graph(engine.type, True)
     with Capture(graph, stream):
@@ -257,7 +258,7 @@ def test_no_other_graph_takes_them_over(cuda):
 @pytest.mark.parametrize("copy", [_staging.copy_from, _staging.copy_to])
 def test_where_callables_cannot_be_captured(cuda, monkeypatch, copy):
     """The capture goes on, so its replays may write the staging memory of the
-    failed copy: that memory is never used again."""
+    failed copy.  So this memory is never used again."""
     kept = []
     monkeypatch.setattr(_staging, "_written_for_ever", kept)
 

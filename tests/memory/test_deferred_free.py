@@ -1,5 +1,5 @@
 """Memory that is freed while work uses it: which call frees it in the end,
-when, and which calls wait for that if memory is short."""
+when that happens, and which calls wait for it if memory is short."""
 
 import threading
 from contextlib import nullcontext
@@ -12,7 +12,7 @@ import pystreams
 
 
 def give_up(buffer, stream):
-    """Close the buffer, but as if the stream's present work used it."""
+    """Close the buffer, as if the stream's present work used it."""
     buffer.record_stream(stream)
     buffer.close()
 
@@ -31,9 +31,9 @@ def test_a_callable_short_of_memory_does_not_wait_for_itself(backend, stream):
 @pytest.mark.parametrize("nbytes", [64 << 20, 300 << 20])
 @pytest.mark.parametrize("short", [False, True])
 def test_a_callable_frees_no_pinned_memory(pinning, stream, nbytes, short):
-    """CUDA frees pinned memory only after all work, and so after the callable
-    itself: deadlock.  Each block is so large that freeing it would return its
-    pages, with the bytes in them, to the system."""
+    """CUDA frees pinned memory only after all work, and so only after the
+    callable.  This would be a deadlock.  Each block is so large that freeing
+    it would return its pages, with the bytes in them, to the system."""
     idle = pinning.empty(nbytes, pin_memory=True)
     memoryview(idle)[:1] = b"p"
     address = idle.data_ptr()
@@ -52,7 +52,8 @@ def test_a_callable_frees_no_pinned_memory(pinning, stream, nbytes, short):
 
 
 def test_a_finalizer_behind_a_callable_may_ask_for_memory(backend, stream):
-    """It does not wait for a callable that only this thread could run."""
+    """The request does not wait for a callable that only this thread could
+    run."""
     go, refused = threading.Event(), threading.Event()
 
     class Argument:
@@ -148,7 +149,7 @@ print(os.waitpid(child, 0)[1])
 
 @pytest.mark.parametrize("child", ["stays", "comes back"])
 def test_a_fork_while_memory_is_given_back(run_python, sanitized, child):
-    """The child frees nothing of its parent's, and goes on by itself."""
+    """The child frees no memory of its parent, and continues."""
     if sanitized:
         pytest.skip(
             "a child of a fork starts threads: AddressSanitizer's allocator"
@@ -188,8 +189,8 @@ print(os.waitpid(child, 0)[1], len(freed))
 
 
 def test_a_fork_while_pinned_memory_is_given_back(run_python):
-    """The parent alone unpins the rest."""
-    # An accelerator would pin the memory, and free it by itself.
+    """Only the parent unpins the rest."""
+    # An accelerator would pin the memory itself, and also free it.
     done = run_python(
         FORK_BETWEEN_PINNED, env={"PYSTREAMS_ACCELERATOR": "cpu"}
     )

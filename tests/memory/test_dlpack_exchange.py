@@ -1,5 +1,6 @@
-"""__dlpack_c_exchange_api__: other libraries call Buffer's table of functions,
-and pystreams calls theirs; and who owns a tensor meanwhile."""
+"""__dlpack_c_exchange_api__: other libraries call the functions in Buffer's
+table, and pystreams calls those in their tables.  Also tests who owns a tensor
+meanwhile."""
 
 import ctypes
 import threading
@@ -54,13 +55,14 @@ def work_stream(device_type, device_id):
 
 
 def import_(loan):
-    """The Buffer that managed_tensor_to_py_object_no_sync makes of a loan."""
+    """Return the Buffer that managed_tensor_to_py_object_no_sync makes of a
+    loan."""
     address, made = loan.lend(), ctypes.c_void_p()
     pointer = ctypes.cast(address, TENSOR)
     try:
         TABLE.managed_to_object(pointer, ctypes.byref(made))
     except Exception:
-        # The tensor still is the caller's.
+        # The tensor still belongs to the caller.
         loan.take_back()
         raise
     block = ctypes.cast(made, ctypes.py_object).value
@@ -69,7 +71,7 @@ def import_(loan):
 
 
 def allocate(device, shape, code=1, bits=8, lanes=1, **fields):
-    """A tensor, or the kind and the text of the error."""
+    """Return a tensor, or the kind and the text of the error."""
     errors = []
     prototype = Tensor(
         device_type=device[0],
@@ -193,7 +195,8 @@ def test_no_stream_waits(cuda):
 
 @pytest.mark.parametrize("owned", [True, False], ids=["owned", "borrowed"])
 def test_freed_after_the_current_stream(cuda, owned):
-    """A consumer may have queued work there that uses the memory."""
+    """A consumer may have queued work on the current stream that uses the
+    memory."""
     block, stream = cuda.filled(1, 4096), cuda.stream()
     address = block.data_ptr()
     with stream:
@@ -208,7 +211,8 @@ def test_freed_after_the_current_stream(cuda, owned):
 
 @pytest.mark.parametrize("owned", [True, False], ids=["owned", "borrowed"])
 def test_host_memory_is_waited_for(backend, owned):
-    """A consumer need not be on a stream."""
+    """The export waits for the work, because a consumer of host memory need
+    not use a stream."""
     stream = backend.stream()
     block = backend.host(64).fill_(1)
     backend.synchronize()
@@ -298,7 +302,8 @@ def test_refused_tensor_stays_the_callers(fields, error):
 
 
 def test_buffer_of_a_buffer(backend):
-    """The owner of the memory may come last, on any side."""
+    """A Buffer that is made of another Buffer's memory may be the last owner
+    of the memory."""
     before = backend.in_use()
     taken = export(backend.filled(9))
     made = ctypes.c_void_p()
@@ -484,8 +489,8 @@ def test_default_stream_of_the_producer(cuda):
 
 
 def test_buffer_knows_more_than_its_table(cuda):
-    """All work that is known to use it is waited for, not only that of its
-    device's current stream."""
+    """The consumer's stream waits for all work that is known to use the
+    memory, not only for the work of the device's current stream."""
     stream = cuda.stream()
     with cuda.hold(stream):
         block = cuda.empty(64).fill_(1, stream=stream)
@@ -562,7 +567,7 @@ def test_table_that_gives_no_tensor(result):
 
 
 def test_error_of_a_table():
-    """Ours refuses what is no Buffer."""
+    """Our function refuses an object that is no Buffer."""
     table = Table(
         Loan(),
         managed_from_object=ctypes.cast(
@@ -620,7 +625,8 @@ def tvm_ffi():
 
 
 def test_tvm_ffi_gives_back_buffers(backend, tvm_ffi):
-    """It takes arguments and makes results by the argument's table."""
+    """tvm_ffi takes arguments and makes results through the argument's
+    table."""
     before = backend.in_use()
     block = backend.filled(7)
     made = tvm_ffi.get_global_func("testing.echo")(block)
@@ -683,7 +689,7 @@ def test_tvm_ffi_reports_a_buffer_that_is_closed(tvm_ffi):
 
 
 def test_table_of_tvm_ffi(backend, tvm_ffi):
-    """It has no function that allocates or describes."""
+    """This table has no function that allocates or describes."""
     block = backend.filled(5)
     wrapper = tvm_ffi.core.DLTensorTestWrapper(tvm_ffi.from_dlpack(block))
     assert table_of(type(wrapper)).managed_from_object

@@ -9,8 +9,8 @@ NBYTES = 8 << 20
 
 
 def falls(cuda, more, less):
-    """Whether free memory fell by so much; on a GPU the driver may take some
-    for itself, and other programs too."""
+    """Return whether free memory fell by NBYTES.  On a GPU, it may have fallen
+    by more, because the driver and other programs take memory, too."""
     return more - less == NBYTES or (
         not cuda.on_engine and NBYTES <= more - less < NBYTES + (64 << 20)
     )

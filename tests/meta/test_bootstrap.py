@@ -1,5 +1,5 @@
-"""bootstrap.sh, run with a stand-in for Python that only creates the files it
-is asked for."""
+"""bootstrap.sh, run with a stand-in for Python that only creates the files
+that it is asked for."""
 
 import os
 import shutil
@@ -31,7 +31,8 @@ esac
 
 @pytest.fixture
 def bootstrap(tmp_path, thread_sanitized):
-    """bootstrap(stop) -> CompletedProcess, in a checkout of two files."""
+    """Return bootstrap(stop), which runs bootstrap.sh in a checkout of two
+    files and returns the CompletedProcess."""
     if thread_sanitized:
         pytest.skip("ThreadSanitizer cannot be loaded into sh")
     python = tmp_path / "python"

@@ -1,5 +1,5 @@
-"""examples/collectives.py: on GPUs with NCCL, elsewhere with a stand-in for
-NCCL made of memmove, which shows that the program makes the right calls."""
+"""examples/collectives.py, on GPUs with NCCL.  On other machines, a stand-in
+for NCCL that uses memmove shows that the program makes the right calls."""
 
 import ctypes
 import importlib.util
@@ -17,7 +17,7 @@ from pystreams import cuda as api
 
 PROGRAM = ROOT / "examples" / "collectives.py"
 NAMES = ["broadcast", "scatter", "gather", "reduce_add"]
-# Not every machine lets a process set multicast up.
+# Do not use multicast, because not every machine lets a process set it up.
 PLAIN = {"NCCL_NVLS_ENABLE": "0"}
 
 
@@ -30,7 +30,8 @@ def example():
 
 
 class Nccl:
-    """NCCL for memory that the host reaches; a communicator is its rank."""
+    """NCCL for memory that the host can access.  A communicator is its
+    rank."""
 
     def __init__(self, ranks):
         self.ranks = ranks
@@ -86,7 +87,7 @@ class Nccl:
 
 
 def test_what_it_asks_for(cuda, example, capsys):
-    """On two emulated devices, with chunks of odd sizes."""
+    """The program runs on two emulated devices, with chunks of odd sizes."""
     if not cuda.on_engine:
         pytest.skip("the host reaches no memory of a GPU")
     ranks = list(range(cuda.count))
@@ -106,7 +107,8 @@ def free_port():
 
 
 def test_the_processes_meet(example):
-    """All get the name that rank 0 made, in whatever order they start."""
+    """All processes get the name that rank 0 made, in whatever order they
+    start."""
 
     class Names:
         def GetUniqueId(self, place):

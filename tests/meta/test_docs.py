@@ -1,5 +1,5 @@
-"""The commands and code for a new device, in docs/guide.md, docs/bring-up.md
-and with the example, work as written."""
+"""The commands and code for a new device work as written, in docs/guide.md, in
+docs/bring-up.md and with the example."""
 
 import os
 import re
@@ -24,8 +24,8 @@ def blocks(text, language):
 
 @pytest.fixture
 def shell(tmp_path):
-    """Run commands in a folder with the examples, as in a checkout; what
-    they install goes elsewhere."""
+    """Run commands in a folder with the examples, as in a checkout.  What they
+    install goes to another folder."""
     pytest.importorskip("pip", reason="no pip")
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
@@ -34,7 +34,7 @@ def shell(tmp_path):
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/bin").symlink_to(tmp_path / "bin")
     python = tmp_path / "bin/python"
-    # A sanitizer is for Python, not for the shell.
+    # A sanitizer is meant for Python, not for the shell.
     environment = dict(os.environ)
     preload = environment.pop("LD_PRELOAD", "")
     python.write_text(

@@ -1,4 +1,4 @@
-"""The folders of csrc are the architecture; these tests keep it so."""
+"""The folders of csrc are the architecture, and these tests enforce it."""
 
 import graphlib
 import re
@@ -41,20 +41,22 @@ def each(paths):
 
 
 def part(path):
-    """include, core, python, or an entry of backends."""
+    """Return "include", "core", "python", or an entry of backends."""
     parts = path.relative_to(ROOT / "csrc").parts
     return "/".join(parts[: 2 if parts[0] == "backends" else 1])
 
 
 def code(path):
-    """The text without comments and without what strings say."""
+    """Return the text of a file without comments and without the contents of
+    strings."""
     text = re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.S)
     text = re.sub(r"//.*", "", text)
     return re.sub(r'(?<!#include )"(?:\\.|[^"\\\n])*"', '""', text)
 
 
 def includes(path):
-    """What it includes: <name>, or a path from the top of the checkout."""
+    """Yield what the file includes, as <name> or as a path from the top of the
+    checkout."""
     for mark, target in re.findall(
         r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', path.read_text(), re.M
     ):
@@ -143,12 +145,13 @@ def test_no_thread_local_variables(path):
     assert "__thread" not in code(path)
 
 
-# What NVTX calls.
+# The function that NVTX calls.
 LOOKED_UP = "InitializeInjectionNvtx2"
 
 
 def defined(path):
-    """Names of functions with external linkage that a file defines."""
+    """Return the names of the functions with external linkage that a file
+    defines."""
     return re.findall(
         r"^(?!static|typedef)[a-z][\w \t]*[\w*]\n(\w+)\([^;{}]*\)\n\{",
         code(path),
@@ -167,7 +170,8 @@ def test_core_prefixes_its_externals(path):
 
 
 def symbols(path, folder, headers):
-    """The names that a file defines for other files, and those it needs."""
+    """Return the names that a file defines for other files, and the names that
+    it needs."""
     target = folder / f"{path.stem}.o"
     options = ["-std=c11", "-D_GNU_SOURCE", f"-I{ROOT / 'csrc/include'}"]
     options += [f"-I{folder}" for folder in headers]
@@ -185,7 +189,7 @@ def symbols(path, folder, headers):
 
 
 def needs(paths, folder, *headers):
-    """The files that each file needs a symbol of."""
+    """Return, for each file, the files that define a symbol that it needs."""
     found = {path.stem: symbols(path, folder, headers) for path in paths}
     return {
         one: {
@@ -234,7 +238,8 @@ def test_circles_are_seen(tmp_path):
 
 
 def test_a_backend_is_its_tables():
-    """The functions that backends.h declares, each once, and no others."""
+    """A backend's tables are the functions that backends.h declares.  Each is
+    defined once, and no others are."""
     found = {}
     for path in SOURCES:
         if part(path).startswith("backends/") and path.suffix == ".c":
@@ -264,7 +269,7 @@ def test_a_backend_is_its_tables():
 
 
 def names_of_module(*options):
-    """The names that nm finds in the extension module."""
+    """Return the names that nm finds in the extension module."""
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("no nm")
@@ -284,9 +289,10 @@ def test_exports_only_its_initializers(sanitized):
 
 
 def test_a_debugger_finds_the_names_of_functions():
-    """One of each layer, none of which is inlined."""
+    """There is a name for each layer, and none of these functions is
+    inlined."""
     names = {"Event_record", "ps_event_record", "cpu_event_record"}
-    # Where two are alike, the linker appends a number.
+    # If two names are equal, the linker appends a number.
     assert names <= {name.partition(".")[0] for name in names_of_module()}
 
 

@@ -1,7 +1,8 @@
 """The programs of README.md and of the pages in docs/ work as they stand.
 
-A comment in front of a program says what is special: what it needs, that it is
-a part of one, or that it has the race which the next block of text reports.
+A comment before a program says what is special about it: what it needs, that
+it is only a part of a program, or that it has the race that the next block of
+text reports.
 """
 
 import functools
@@ -71,7 +72,7 @@ def test_each_program_is_python(program):
 def is_there(need):
     if need in ("a GPU", "the CPU engine"):
         return usable("cuda").on_engine == (need == "the CPU engine")
-    # A package may be there, but not with what it needs itself.
+    # A package may be there, but lack what it needs itself.
     return not subprocess.run(
         [sys.executable, "-c", f"import {need}"], stderr=subprocess.DEVNULL
     ).returncode
@@ -92,7 +93,8 @@ def test_program(run_with_device, tmp_path, program, races):
 
 
 def same_everywhere(report):
-    """The report without addresses, handles and the accelerator's name."""
+    """Return the report without addresses, handles and the accelerator's
+    name."""
     text = re.sub(r"0x[0-9a-f]+", "0x", report)
     return re.sub(r'"[^"]*program.py"', '"program.py"', text).replace(
         "cuda:0", "cpu:0"
@@ -101,7 +103,8 @@ def same_everywhere(report):
 
 @pytest.mark.parametrize("program", RACING, ids=lambda p: p.name)
 def test_program_with_a_race(run_python, tmp_path, program, thread_sanitized):
-    """It runs by itself, and the report is the one that follows it."""
+    """The program runs by itself, and its report is the one that follows it in
+    the page."""
     if thread_sanitized:
         pytest.skip("ThreadSanitizer finds the race, too")
     path = tmp_path / "program.py"
@@ -126,7 +129,8 @@ def test_first_program(run_python):
     ids=lambda path: path.stem,
 )
 def test_links(path):
-    """Each leads to a file, and to a heading of it if it names one."""
+    """Each link leads to a file, and to a heading of the file if the link
+    names one."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" in link:

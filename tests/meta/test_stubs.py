@@ -33,7 +33,8 @@ def is_type_check_only(node):
 
 
 def definitions(body):
-    """name -> the node that defines it, one of its overloads."""
+    """Return, for each name, the node that defines it.  If the name has
+    overloads, this is one of them."""
     found = {}
     for node in body:
         if isinstance(node, ast.FunctionDef):
@@ -56,7 +57,7 @@ def test_same_names():
 
 
 def is_repeated(cls, name):
-    """Whether a derived type has the very method of its base once more."""
+    """Return whether a derived type only repeats a method of its base."""
     own, inherited = vars(cls)[name], getattr(cls.__base__, name, None)
     return callable(inherited) and (
         own.__text_signature__ == inherited.__text_signature__
@@ -65,8 +66,8 @@ def is_repeated(cls, name):
 
 
 def members(cls):
-    """What users see of a class, beyond what Python puts there and what it
-    repeats of its base."""
+    """Return what users see of a class, except what Python adds and what the
+    class repeats of its base."""
     return {
         name
         for name in vars(cls)
@@ -108,7 +109,8 @@ pystreams\._C\.Buffer\.__buffer__
 
 
 def test_stubtest_agrees(tmp_path):
-    """Parameters and defaults, and which classes are final."""
+    """Stub and module agree about parameters and defaults, and about which
+    classes are final."""
     pytest.importorskip("mypy", reason="needs mypy, which the extra dev has")
     allowed = tmp_path / "allowed"
     allowed.write_text(ALLOWED)

@@ -1,5 +1,5 @@
 """Streams made with blocking=True: what serializes with the default stream of
-their device and what does not, and what the observers say of it."""
+their device and what does not, and what is reported about it."""
 
 import asyncio
 import ctypes
@@ -42,14 +42,15 @@ def sides(backend):
 
 
 def is_held(stream):
-    """Whether work that is queued on the stream now has to wait."""
+    """Return whether work that is queued on the stream now has to wait, and an
+    event behind that work."""
     event = stream.record_event(pystreams.Event(stream.device.type))
     held = not event.query()
     return held, event
 
 
 def check_order(backend, first, second):
-    """Work on second waits for the work that first has."""
+    """Check that work on second waits for the work that first has."""
     gate = backend.gate(first)
     held, event = is_held(second)
     assert held
@@ -122,7 +123,7 @@ def test_of_a_stream_that_others_made(backend, blocking):
 
 
 def test_streams_of_cudart(cuda):
-    """cudaStreamCreate makes blocking ones."""
+    """cudaStreamCreate makes blocking streams."""
     place = ctypes.c_void_p()
     cudart = api.cudart()
     assert cudart.cudaStreamCreate(ctypes.addressof(place)) == 0
@@ -155,7 +156,7 @@ def test_it_is_no_option_of_a_stream_that_exists(backend):
 
 
 def test_recycled_streams_are_of_the_kind(backend):
-    """The pool keeps the kinds apart."""
+    """The pool keeps blocking and other streams apart."""
     for _ in range(40):
         for blocking in (True, False):
             stream = backend.stream(blocking=blocking)
@@ -184,7 +185,8 @@ def test_a_stream_that_is_made_while_the_default_stream_works(backend):
 
 
 def test_work_of_the_default_stream_is_a_barrier(backend, sides):
-    """Between two blocking streams, which alone order nothing."""
+    """It is a barrier between two blocking streams, which are not ordered
+    without it."""
     check_no_order(backend, sides.a, sides.b)
     gate = backend.gate(sides.a)
     sides.default.record_event()
@@ -216,7 +218,8 @@ def test_devices_take_no_part_in_each_other(two_devices):
 
 
 def test_query_and_synchronize(backend, sides):
-    """The default stream stands for the blocking ones, too."""
+    """query() and synchronize() of the default stream also cover the work of
+    blocking streams."""
     gate = backend.gate(sides.a)
     assert not sides.default.query()
     with pytest.raises(TimeoutError):
@@ -238,7 +241,7 @@ def test_await(backend, sides):
 
 
 def test_fills_and_copies(backend, sides):
-    """As a program without a wait uses them."""
+    """Fills and copies are ordered, although the program has no waits."""
     x, y = backend.empty(SIZE), backend.empty(SIZE)
     backend.synchronize()
     gate = backend.gate(sides.a)
@@ -259,7 +262,7 @@ def test_fills_and_copies(backend, sides):
 
 
 def test_callables(backend, sides):
-    """In the order in which they were queued."""
+    """Callables run in the order in which they were queued."""
     order = []
     futures = [
         stream.submit(order.append, number)
@@ -274,8 +277,8 @@ def test_callables(backend, sides):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_programs(backend, seed):
-    """When a callable runs, all those that must come before it have run; sets
-    model which these are."""
+    """When a callable runs, all callables that must come before it have run.
+    Sets model which callables these are."""
     choose = random.Random(seed)
     default = backend.default_stream()
     blocking = [backend.stream(blocking=True) for _ in range(3)]
@@ -313,7 +316,7 @@ def test_random_programs(backend, seed):
 
 
 def test_many_blocking_streams(backend):
-    """Each is waited for, and waits."""
+    """Each blocking stream is waited for, and waits."""
     default = backend.default_stream()
     streams = [backend.stream(blocking=True) for _ in range(50)]
     gates = [backend.gate(stream) for stream in streams[::49]]
@@ -329,7 +332,7 @@ def test_many_blocking_streams(backend):
 
 
 def test_a_stream_that_is_closed_while_it_works(backend):
-    """Its work counts."""
+    """The work of the closed stream still counts."""
     stream = backend.stream(blocking=True)
     gate = backend.gate(stream)
     stream.close()
@@ -401,7 +404,8 @@ def test_a_new_stream_has_no_earlier_failure(run_python):
 
 
 def test_full_queues(engine, sides):
-    """The waits need no room."""
+    """The waits between the default stream and blocking streams need no
+    room."""
     gate = engine.gate(sides.default)
     engine.fill(sides.default, 1)
     gates = [gate, engine.gate(sides.a)]
@@ -480,7 +484,7 @@ def test_races_are_not_found_across_the_order(backend, sides, early):
 
 
 def test_races_of_blocking_streams_are_found(backend, sides, found):
-    """They order nothing among themselves."""
+    """Blocking streams order nothing among themselves."""
     x = backend.empty(SIZE)
     backend.synchronize()
     x.fill_(1, stream=sides.a)
@@ -521,7 +525,8 @@ def test_a_query_orders_nothing_for_the_detector(backend, sides, found):
 
 
 def test_the_host_learns_of_blocking_streams(backend, sides, found):
-    """By a synchronization of the default stream."""
+    """The host learns of their work when it synchronizes with the default
+    stream."""
     x = backend.host(SIZE)
     backend.synchronize()
     x.fill_(1, stream=sides.a)
@@ -543,7 +548,8 @@ def test_callables_and_the_detector(backend, sides, found):
 @pytest.mark.parametrize("strategy", ["late", "random", "pct", "all"])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_schedules(engine, strategy, ordered):
-    """No schedule breaks the order; without it one is found that does."""
+    """No schedule breaks the order.  Without an order, a schedule is found
+    that runs the work in the other order."""
 
     def fn():
         stream = engine.stream(blocking=ordered)
@@ -565,7 +571,7 @@ def test_schedules(engine, strategy, ordered):
 
 @pytest.mark.usefixtures("no_gpu_is_used")
 def test_replay_of_a_schedule(engine):
-    """The order is the same again, whatever ran before."""
+    """The order is the same in each replay, whatever ran before."""
 
     def fn():
         a, b = (engine.stream(blocking=True) for _ in range(2))

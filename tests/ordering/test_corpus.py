@@ -25,7 +25,7 @@ class Machine:
         backend.synchronize()
 
     def kernel(self, stream, reads=(), writes=()):
-        """Work of another library."""
+        """Queue work of another library."""
         races.declare(stream, reads=reads, writes=writes, name="kernel")
 
     def copy(self, stream, to, source):

@@ -1,5 +1,5 @@
-"""pystreams.races: each way to order two accesses, with and without it; and
-what is done about a race."""
+"""pystreams.races: each way to order two accesses, tested with the order and
+without it, and what happens when a race is found."""
 
 import asyncio
 import ctypes
@@ -27,7 +27,7 @@ class Two:
         self.backend = backend
         self.a, self.b = backend.stream(), backend.stream()
         self.x, self.y = backend.empty(SIZE), backend.empty(SIZE)
-        # Which the host can address.
+        # The host can address this memory.
         self.host = pystreams.Buffer(
             SIZE,
             device=backend.device(),
@@ -218,8 +218,8 @@ def test_the_line_that_is_missing(two, found):
 
 @pytest.mark.unscheduled
 def test_a_stream_that_is_made_again(backend, two, found):
-    """It has the old one's native stream, which is idle; the program does not
-    know that."""
+    """The new stream has the native stream of the old one, which is idle.  But
+    the program does not know that it is idle."""
     races.declare(two.a, writes=[two.x])
     handle = two.a.native_handle
     del two.a
@@ -289,7 +289,7 @@ def test_a_view_that_is_only_read(two, found):
 
 
 def test_callables(two, found):
-    """Their accesses are in the order of their streams."""
+    """The accesses of callables are in the order of their streams."""
     host = two.host
     host.fill_(1, stream=two.a)
     two.a.submit(host.memoryview)
@@ -320,7 +320,8 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("make", ARGUMENTS.values(), ids=ARGUMENTS)
 def test_arguments_of_a_callable(two, found, numpy, make):
-    """It reads the Buffers, and the views of them, that it is given."""
+    """The callable reads the Buffers, and the views of Buffers, that are its
+    arguments."""
     args, kwargs = make(two.host, numpy)
     two.host[:8].fill_(1, stream=two.b)
     two.host[-4:].fill_(1, stream=two.b)
@@ -336,7 +337,7 @@ def test_arguments_of_a_callable(two, found, numpy, make):
 
 
 def test_a_released_view_is_no_argument(two, found):
-    """Its Buffer may be gone."""
+    """The Buffer of a released view may be gone."""
     for _ in range(20):
         view = pystreams.empty(1 << 16, device="cpu").memoryview(readonly=True)
         view.release()
@@ -470,7 +471,8 @@ def test_graphs(cuda):
 
 
 def test_pageable_memory_of_graphs(backend):
-    """Each replay reads and writes it, in the order of its stream."""
+    """Each replay reads and writes pageable memory, in the order of its
+    stream."""
     stream, graph = backend.stream(), Graph(backend.type)
     block, source, target = backend.filled(1), bytearray(64), bytearray(64)
     read, written = [
@@ -498,7 +500,8 @@ def test_pageable_memory_of_graphs(backend):
 
 
 def test_switched_while_threads_work(backend):
-    """On and off at any time; no thread sees a half of it."""
+    """The detector is switched on and off at any time, and no thread sees it
+    half switched."""
     stop, errors = threading.Event(), []
 
     def work():
@@ -795,7 +798,8 @@ RECORDS = {
 @pytest.mark.parametrize("function", NAMES, ids=lambda f: f.__name__)
 def test_the_programs_own_names(two, found, function, record):
     """The report proposes to wait for an event that was recorded since the
-    first access, or, without one, for the stream."""
+    first access.  If there is no such event, it proposes to wait for the
+    stream."""
     event = two.backend.event()
     event.record(two.a)
     steps = function(two, event, RECORDS[record])
@@ -895,7 +899,7 @@ def test_the_event_that_the_host_has_to_wait_for(two, found, recorded):
 
 def test_an_event_that_comes_after_by_another_stream(two, found):
     """The event was recorded on another stream, after a wait for the first
-    access; the report proposes to wait for it."""
+    access.  The report proposes to wait for this event."""
     a, b, third = two.a, two.b, two.backend.stream()
     memory = two.x
     del two

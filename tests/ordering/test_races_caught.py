@@ -85,7 +85,7 @@ def test_the_program_ends_with_another_error(run):
 
 
 def test_it_ends_the_program(run):
-    """It is in the traceback, and nowhere else."""
+    """The error is in the traceback, and nowhere else."""
     for code in ("race()", "try:\n race()\nexcept ValueError: pass"):
         done = run(code)
         assert done.returncode == 1
@@ -106,13 +106,14 @@ def test_there_is_none(run):
 
 
 def test_a_block_of_the_program_expects_it(run):
-    """What detect() reports is the program's own affair."""
+    """A race that is reported by the program's own detect() is the program's
+    matter."""
     done = run("with races.detect(): caught()")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_child_of_the_program(run):
-    """It does not report what its parent caught."""
+    """The child does not report what its parent caught."""
     done = run(
         "caught()\nimport os\npid = os.fork()\n"
         "if pid:\n print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
@@ -126,14 +127,15 @@ def test_a_child_of_the_program(run):
 
 @pytest.fixture
 def suite(run_python, tmp_path):
-    """Run tests under pytest; its output up to the summary, in which CI has
-    messages repeated."""
+    """Return a function that runs tests under pytest.  It returns the output
+    up to the summary, because in CI the summary repeats messages."""
 
     def run(tests, *options):
         path = tmp_path / "test_it.py"
         path.write_text(RACE + "import pytest\n" + tests)
         program = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
-        # A plugin that other users have, and that warns of processes.
+        # Leave out a plugin that other users have, and that warns of
+        # processes.
         without = ("-p", "no:cacheprovider", "-p", "no:benchmark")
         done = run_python(program, *without, *options, str(path))
         assert "INTERNALERROR" not in done.stdout + done.stderr
@@ -218,7 +220,7 @@ def test_fixtures_that_catch_it(suite):
 
 
 def test_a_test_that_expects_it(suite):
-    """Its own detect() decides."""
+    """The test's own detect() decides what happens."""
     _, result = suite(
         "def test_it():\n"
         "    with races.detect(), pytest.raises(races.RaceError):\n"

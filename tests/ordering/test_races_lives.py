@@ -1,6 +1,7 @@
 """pystreams.races across threads and runs of the detector: callables that run
-late, Futures that outlive a run, waits that tell the program about some of
-their objects only, and memory and executables that are used again."""
+late, Futures that outlive a run, waits after which the program knows that
+some of the objects are done, but not all, and memory and executables that are
+used again."""
 
 import asyncio
 import concurrent.futures
@@ -69,7 +70,8 @@ def found():
 
 
 def test_a_callable_before_what_waits_for_it(three, found):
-    """What comes after it in order is queued before it runs."""
+    """Work that comes after the callable in order is queued before the
+    callable runs."""
     future = three.later(three.look)
     three.b.wait_event(three.a.record_event())
     three.x.fill_(1, stream=three.b)
@@ -96,8 +98,8 @@ def test_a_callable_that_copies_on_another_stream(three, found, waits):
 
 
 def test_a_callable_before_its_stream(three, found):
-    """Work that was queued on its stream while it was pending is not forgotten
-    when it runs."""
+    """Work that was queued on the callable's stream while the callable was
+    pending is not forgotten when the callable runs."""
     future = three.later(three.write)
     event = three.a.record_event()
     three.x.fill_(1, stream=three.a)
@@ -175,7 +177,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
 def test_the_line_that_a_callable_misses(three, pair):
-    """The missing line belongs before the work that was queued second,
+    """The missing line belongs before the access that was queued second,
     whichever of the two runs first."""
     found, order = [], lambda: None
     for _ in range(2):
@@ -210,7 +212,8 @@ def test_the_line_that_a_callable_misses(three, pair):
     reason="without the GIL, variables of other threads may not be read",
 )
 def test_the_names_for_a_callable_are_those_of_another_thread(three):
-    """It is found where the callable runs, not where it was submitted."""
+    """The name is found where the callable runs, not where it was
+    submitted."""
     found, copy, work = [], three.a, three.b
     memory, go = three.x, three.go
     del three
@@ -223,7 +226,8 @@ def test_the_names_for_a_callable_are_those_of_another_thread(three):
 
 
 def test_a_callable_and_the_host(three, found):
-    """The host looks before the callable has run, or after."""
+    """The host may read before the callable has run, or after it, so this is a
+    race."""
     future = three.later(three.write)
     three.look()
     three.go.set()
@@ -258,7 +262,7 @@ def test_a_view_within_the_report_of_another(three):
 
 
 def test_a_future_that_was_cancelled(three, found):
-    """It says nothing about its stream."""
+    """A cancelled Future says nothing about its stream."""
     with three.backend.hold(three.a):
         three.x.fill_(1, stream=three.a)
         future = three.a.submit(int)
@@ -330,7 +334,7 @@ def test_waits_for_a_future(three, found, wait, late):
 
 
 def test_a_future_of_an_earlier_run(three):
-    """It says nothing about the work of this run."""
+    """A Future of an earlier run says nothing about the work of this run."""
     with races.detect():
         for _ in range(20):
             three.x.fill_(1, stream=three.a)
@@ -384,7 +388,7 @@ def test_nested_runs_that_end_in_any_order(three):
 
 
 def test_launches_of_one_graph(cuda):
-    """Each comes after the earlier ones of its executable."""
+    """Each launch comes after the earlier launches of the same executable."""
     a, b = cuda.stream(), cuda.stream()
     x, graph = cuda.empty(SIZE), Graph(cuda.type)
     cuda.synchronize()
@@ -402,7 +406,8 @@ def test_launches_of_one_graph(cuda):
 
 
 def test_launches_of_an_updated_graph(cuda):
-    """They make the accesses of the other graph."""
+    """The launches make the accesses of the other graph, with which theirs was
+    updated."""
     a, b = cuda.stream(), cuda.stream()
     x, y = cuda.empty(SIZE), cuda.empty(SIZE)
     graph, other = Graph(cuda.type), Graph(cuda.type, True)
@@ -490,7 +495,7 @@ def test_events_that_a_graph_waits_for(cuda, fixed):
 
 @pytest.mark.unscheduled
 def test_an_event_of_another_process(backend, three, found, peer):
-    """What it comes after is not known, and nobody is blamed."""
+    """It is not known what the event comes after, so no access is reported."""
     peer.do(
         "theirs = pystreams.Event(backend.device(), enable_timing=False, "
         "interprocess=True)\n"
@@ -524,7 +529,7 @@ def test_an_event_that_others_may_record(backend, three, interprocess):
 
 
 def again(place, stream, address):
-    """A Buffer at the address, if there comes one."""
+    """Return a Buffer at the address, if a new Buffer gets it."""
     kept = []
     for _ in range(1000):
         kept.append(pystreams.Buffer(512, stream=stream, **place))
@@ -558,7 +563,8 @@ KEPT = {
 @pytest.mark.parametrize("pinned", [False, True], ids=["device", "pinned"])
 @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
 def test_memory_that_is_freed_too_early(three, found, keep, pinned):
-    """Its owner does not know of what another library does with it."""
+    """The owner of the memory does not know what another library does with
+    it."""
     if pinned and three.backend.name == "cpu":
         pytest.skip("cpu: needs no pinned memory")
     if pinned and keep is by_the_allocating_stream:
@@ -586,7 +592,8 @@ def test_memory_that_is_freed_too_early(three, found, keep, pinned):
 
 
 def test_memory_that_is_freed_in_time(three, found):
-    """What comes after a free in the order of its stream is not blamed."""
+    """An access that comes after a free in the order of its stream is not
+    reported."""
     place = {"device": three.backend.device()}
     block = pystreams.Buffer(512, stream=three.a, **place)
     address = block.data_ptr()
@@ -597,7 +604,8 @@ def test_memory_that_is_freed_in_time(three, found):
 
 
 def test_memory_that_is_used_again(three, found):
-    """It is handed out once the work of its last life is over."""
+    """The memory is handed out again when the earlier work that used it is
+    done."""
     backend = three.backend
     for pinned in (False, backend.name == "cuda"):
         for stream in (three.a, three.b) * 10:
@@ -608,8 +616,8 @@ def test_memory_that_is_used_again(three, found):
     assert list(map(str, found)) == []
 
 
-# An allocation waits for memory of which a stream is not done; meanwhile a
-# signal's handler waits for another stream.
+# An allocation waits until a stream no longer uses some memory.  Meanwhile, a
+# signal handler waits for another stream.
 HANDLER = """
 import signal
 import pystreams
@@ -639,8 +647,8 @@ with races.detect():
 
 @pytest.mark.unscheduled
 def test_a_signal_during_a_wait_of_the_library(run_python):
-    """A wait of the signal's handler orders work for the program, although it
-    runs inside a wait of the library, which does not."""
+    """A wait in a signal handler orders work for the program.  This is so even
+    if the handler runs inside a wait of the library, which orders nothing."""
     done = run_python(
         HANDLER,
         env={
@@ -680,7 +688,7 @@ def taken_in_a_loop(objects):
     ids=["streams", "events", "futures"],
 )
 def test_what_as_completed_has_not_yielded(three, found, take, of):
-    """All are done; the program knows it of the first alone."""
+    """All objects are done, but the program knows it only of the first one."""
     half = SIZE // 2
     parts = three.x[:half], three.x[half:]
     for part, stream in zip(parts, (three.a, three.b), strict=True):

@@ -1,5 +1,5 @@
-"""The race detector against a model: random programs, in which the model finds
-what happened before what by searching the whole graph of them."""
+"""The race detector against a model.  In random programs, the model finds what
+happened before what, by a search of the whole graph of calls."""
 
 import os
 import random
@@ -19,7 +19,8 @@ STREAMS, EVENTS, BUFFERS, SIZE = 4, 4, 3, 64
 
 @pytest.fixture(autouse=True)
 def no_names(monkeypatch):
-    """Leave names out of the reports: only their search takes long."""
+    """Leave names out of the reports, because only the search for names takes
+    long."""
     monkeypatch.setattr(_expressions, "_OBJECTS", 0)
 
 
@@ -190,7 +191,7 @@ class Program:
             self.model.queue(stream, self.model.latest.get(other))
 
     def is_held(self, node):
-        """Whether it waits for a callable that is not let go."""
+        """Return whether the node waits for a callable that was not let go."""
         before = self.model.reached(node) | {node}
         return any(later.node in before for later in self.later)
 
@@ -236,7 +237,8 @@ class Program:
         future = self.streams[stream].submit(
             lambda: view.memoryview().release()
         )
-        # So that it is looked at before what comes next is queued.
+        # Wait, so that the callable's accesses are checked before the next
+        # work is queued.
         future.exception()
         self.compare(("submit", stream, part), found)
         self.model.learn(node)

@@ -35,8 +35,8 @@ def two(backend):
 
 
 def test_on_with_work_in_flight(two):
-    """Work that was queued before takes no part; work that is queued behind it
-    does."""
+    """Work that was queued before the detector was on takes no part.  Work
+    that is queued behind it does."""
     found = []
     with two.backend.hold(two.a):
         two.x.fill_(1, stream=two.a)
@@ -48,7 +48,7 @@ def test_on_with_work_in_flight(two):
 
 
 def test_off_with_work_in_flight(two):
-    """A wait that began while it was on ends while it is off."""
+    """A wait begins while the detector is on, and ends while it is off."""
     done, found = [], []
     gate = threading.Event()
 
@@ -70,7 +70,8 @@ def test_off_with_work_in_flight(two):
 
 
 def test_from_another_thread(two):
-    """It is of the process, whichever thread begins or ends it."""
+    """The detector is for the whole process, whichever thread begins or ends
+    it."""
     found = []
     run = races.detect(found.append)
 
@@ -88,7 +89,8 @@ def test_from_another_thread(two):
 
 
 def test_stacked(two):
-    """The one that began last decides; work goes on from run to run."""
+    """The block that began last decides.  Work stays known from one block to
+    the next."""
     outer, inner = [], []
     with races.detect(outer.append):
         two.x.fill_(1, stream=two.a)
@@ -100,7 +102,8 @@ def test_stacked(two):
 
 
 def test_stacked_by_threads(two):
-    """Each ends its own; the detector is off after the last."""
+    """Each thread ends its own block.  The detector is off after the last
+    one."""
     barrier, found = threading.Barrier(4, timeout=LONG), []
 
     def run():
@@ -135,7 +138,7 @@ async def coroutine_function(race=None):
 
 
 def test_coroutine_functions():
-    """Nothing would await them."""
+    """Nothing would await the coroutine."""
     with pytest.raises(ValueError, match="nothing awaits"):
         races.detect(coroutine_function).__enter__()
     with pytest.raises(TypeError, match="cannot decorate a coroutine"):
@@ -165,7 +168,7 @@ def by_numpy(two, host):
 
 
 def by_readinto(two, host):
-    """It raises another error instead."""
+    """readinto() raises another error instead."""
     io.BytesIO(bytes(SIZE)).readinto(host)
 
 
@@ -189,7 +192,7 @@ LOST = [by_numpy, by_readinto, by_a_callable, by_a_thread]
 
 @pytest.mark.parametrize("lose", LOST, ids=lambda lose: lose.__name__)
 def test_an_error_that_is_lost(two, lose):
-    """The block raises it when it ends."""
+    """When the block ends, it raises the error that was lost."""
     host = pystreams.Buffer(
         SIZE,
         device=two.backend.device(),

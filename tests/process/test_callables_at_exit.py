@@ -37,7 +37,7 @@ def child(work):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 """
 
-# What goes on at the end of the program.
+# The code that makes work go on at the end of the program.
 HELD = {
     "pending callables": """
 _C.sleep(type, 60_000_000_000, stream)
@@ -173,8 +173,8 @@ started.wait()
 
 @pytest.mark.unscheduled
 def test_a_stuck_callable(run_python):
-    """It is waited for five seconds, which are cut short here; the one line
-    says that it was abandoned."""
+    """The exit waits for the callable for five seconds, which are shortened
+    here.  One line says that the callable was abandoned."""
     code = PROLOGUE.format(name="cpu") + (
         """
 assert pystreams._EXIT_DEADLINE == 5.0
@@ -196,7 +196,8 @@ sys.exit(3)
 
 def test_threads_keep_no_lock_at_the_end(run_python):
     """If Python stopped a thread that was ending, the thread would keep locks
-    of threading that Python itself takes at its end: deadlock."""
+    of threading that Python itself takes at its end, which would be a
+    deadlock."""
     code = """
 import os, threading, time
 import pystreams
@@ -218,7 +219,8 @@ pystreams.Stream("cpu").submit(run).result()
 
 
 def test_submit_at_the_end(run_python):
-    """Before the package's own end it works; after it, it is refused."""
+    """Submitting works before the package's own exit function, and is refused
+    after it."""
     code = (
         """
 import atexit
@@ -388,7 +390,7 @@ print(set(codes))
 
 @pytest.mark.unscheduled
 def test_a_child_that_ends_as_programs_do(run_python, forking):
-    """With its parent's callables pending, and its own."""
+    """Both the parent's callables and its own are pending."""
     code = (
         forking
         + """

@@ -21,7 +21,7 @@ getpid = ctypes.cast(libc.getpid, ctypes.c_void_p).value
 
 
 def test_ten_thousand_streams(run_python, sanitized):
-    """They cost no thread each, and at most 2 KiB."""
+    """No stream takes a thread, and each takes at most 2 KiB."""
     code = (
         SEMAPHORE
         + f"""
@@ -69,7 +69,7 @@ for stream in streams:
 
 
 def test_all_work_of_many_streams_is_done(backend):
-    """A thousand parked on one event; all of them wake."""
+    """A thousand streams wait for one event, and all of them wake up."""
     if not backend.on_engine:
         pytest.skip("a thousand streams of a GPU take half a gigabyte")
     first = backend.stream()
@@ -85,7 +85,8 @@ def test_all_work_of_many_streams_is_done(backend):
 
 
 def test_a_full_queue_waits_for_room(engine):
-    """More work than a queue holds; another thread makes the room."""
+    """More work is queued than a queue holds, and another thread makes
+    room."""
     stream, event = engine.stream(), engine.event()
     with engine.hold(stream) as gate:
         timer = threading.Timer(0.2, gate.open)
@@ -149,7 +150,8 @@ def test_blocked_on_a_full_queue_is_interruptible(run_python, operation):
 
 @pytest.mark.unscheduled
 def test_events_without_end(run_python, sanitized):
-    """Many made, recorded and dropped take no memory that grows."""
+    """Many events are made, recorded and dropped, and the memory in use does
+    not grow."""
     code = """
 import resource, pystreams
 def resident():
@@ -183,7 +185,8 @@ def test_many_live_events(engine):
 
 
 def test_streams_made_and_dropped(backend):
-    """Far more than can be alive, were they not given back."""
+    """These are far more streams than can exist at the same time, so they must
+    be reused."""
     for _ in range(3000):
         stream = backend.stream()
         stream.record_event()

@@ -19,7 +19,7 @@ from pystreams._expressions import expressions
 from pystreams.cuda._graphs import Graph
 
 TABLE = table_of(pystreams.Buffer)
-# Without the GIL they really run at once.
+# Without the GIL, the threads really run at the same time.
 FREE = not getattr(sys, "_is_gil_enabled", lambda: True)()
 THREADS = 64 if FREE else 8
 ROUNDS = 20 if FREE else 3
@@ -64,7 +64,7 @@ def enter(context):
 
 
 def exchange(block):
-    """By the table of functions, both ways and without ownership."""
+    """Call the table's functions, in both directions and without ownership."""
     tensor, made = TENSOR(), ctypes.c_void_p()
     TABLE.tensor_from_object(block, ctypes.byref(Tensor()))
     TABLE.managed_from_object(block, ctypes.byref(tensor))
@@ -188,8 +188,9 @@ DEVICE_CONTEXT = {
 PARTITION = {
     "Stream": lambda p, w: p.Stream().wait_stream(w.stream),
 }
-# {kind: (how to make the object, the type whose methods are called, the calls
-# of these methods, the method that gives the object up, called once)}
+# For each kind: how to make the object, the type whose methods are called, the
+# calls of these methods, and the method that gives the object up, which is
+# called once.
 KINDS = {
     "Stream": (
         lambda w: w.backend.stream(),
@@ -238,7 +239,7 @@ KINDS = {
         None,
     ),
 }
-# Of every object.
+# Methods of every object.
 COMMON = {
     "__repr__": lambda obj, w: repr(obj),
     "__del__": lambda obj, w: None,
@@ -246,7 +247,8 @@ COMMON = {
     "__eq__": lambda obj, w: obj == w.stream,
 }
 NOT_CALLED = {"__doc__", "__module__", "__new__", "__getattribute__"}
-# Those of a Buffer that access its bytes, which threads then do at once.
+# The methods of a Buffer that access its bytes.  Threads then access the bytes
+# at the same time.
 ACCESSES = {"copy_", "copy_to", "fill_", "tobytes", "zero_"}
 COMPARISONS = {"__lt__", "__le__", "__ne__", "__gt__", "__ge__"}
 
@@ -297,7 +299,8 @@ def test_all_at_once(backend, kind, thread_sanitized):
         alive = referrer(shared.pop())
         gc.collect()
         if alive is not None:
-            # The thread of a cancelled callable lets go of it in its turn.
+            # The thread of a cancelled callable drops the callable when its
+            # turn comes.
             wait_until(lambda alive=alive: alive() is None)
         # A Partition is kept by its streams until their work is done.
         backend.synchronize()
@@ -322,7 +325,7 @@ def test_a_callback_added_as_its_future_ends_is_called(backend):
 
 
 def test_names_are_found_while_containers_change(backend):
-    """Containers that change during the search are skipped; names in the
+    """Containers that change during the search are skipped, and names in the
     others are found."""
     stream, many = backend.stream(), range(60)
     counts, queue = dict.fromkeys(many), collections.deque(many)

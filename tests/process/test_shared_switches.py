@@ -1,5 +1,5 @@
-"""What is switched on and off for the whole process, by many threads at once:
-nothing is counted twice or lost, and in the end all of it is off."""
+"""Many threads switch things on and off for the whole process.  Nothing is
+counted twice or lost, and in the end all of it is off."""
 
 import contextlib
 import gc
@@ -25,7 +25,8 @@ def wait_again(stream, event):
 
 
 def test_every_redundant_wait_is_counted(backend):
-    """Of one place, and of code of each thread's own."""
+    """The waits are at one place that all threads share, or in code that each
+    thread has for itself."""
     streams = [backend.stream() for _ in range(THREADS)]
     code = "def wait(stream, event):\n    stream.wait_event(event)\n"
 
@@ -73,7 +74,7 @@ def test_detection_begins_and_ends(backend):
 
 @pytest.mark.unscheduled
 def test_schedules_begin_and_end(engine):
-    """One at a time; each that begins is whole."""
+    """There is one schedule at a time, and each that begins is complete."""
     engine.synchronize()
     ran = []
 
@@ -81,7 +82,7 @@ def test_schedules_begin_and_end(engine):
         for _ in range(ROUNDS):
             try:
                 with schedules.run("late"):
-                    # No other thread can have begun one.
+                    # No other thread can have begun a schedule meanwhile.
                     ran.append(number)
                     assert _C.schedule_is_on()
             except RuntimeError as error:
@@ -158,7 +159,8 @@ def test_the_gpu_trace_begins_and_ends(cuda):
 
 @pytest.mark.unscheduled
 def test_imports_again(run_python):
-    """While other threads use what the first import made."""
+    """The package is imported again while other threads use what the first
+    import made."""
     code = f"""
 import sys
 sys.path[:0] = {[str(p) for p in sys.path]!r}
@@ -187,7 +189,7 @@ print("done")
 
 
 def test_backends_are_registered_once():
-    """Whoever asks for it."""
+    """Each backend is registered once, even if several threads ask for it."""
     before = _C.backends()
 
     def work(number):

@@ -1,6 +1,6 @@
-"""Shortage of memory, descriptors or threads: the result of each public call
-when any allocation in it fails.  shortage.py has the sweeps, calls.py the
-calls."""
+"""Shortage of memory, descriptors or threads.  Each public call must behave as
+documented when any allocation in it fails.  The sweeps are in shortage.py, and
+the calls in calls.py."""
 
 import re
 import subprocess
@@ -28,7 +28,7 @@ CANNOT_BE_SHORT = re.compile(
     r"|mem(chr|cmp|cpy|move|set)|munmap|nanosleep|poll|prctl"
     r"|pthread_(cond|condattr|mutex|mutexattr)_\w+"
     r"|pthread_(detach|join|self|setname_np|sigmask|once|[gs]etspecific)"
-    # Keys are made before a sweep begins.
+    # Thread-specific keys are made before a sweep begins.
     r"|pthread_key_(create|delete)"
     r"|_?exit|pthread_attr_\w+"
     r"|read|readdir(64)?|readlink|sched_yield|sem_\w+|sig\w+"
@@ -49,7 +49,8 @@ def test_each_public_name_has_a_call():
 @pytest.mark.unscheduled
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
 def test_each_call_works(run_python, name):
-    """And can be made again: otherwise a sweep of it shows nothing."""
+    """Each call works, and can be made again.  Otherwise a sweep of it would
+    show nothing."""
     code = f"""
 import sys
 sys.path.insert(0, {str(SUPPORT)!r})
@@ -75,7 +76,7 @@ def environment(name):
 
 @pytest.fixture
 def sweep(run_python, short_library):
-    """sweep(kind, device type): what is wrong."""
+    """Return sweep(kind, device type), which returns what is wrong."""
     pytest.importorskip("_testcapi", reason="needs _testcapi")
 
     def run(kind, name):

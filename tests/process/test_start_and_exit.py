@@ -14,7 +14,8 @@ BOTH = {
     "PYSTREAMS_ACCELERATOR": None,
 }
 
-# What is alive when the program ends.  `device` is defined.
+# The code that creates the objects which exist when the program ends.  `device`
+# is defined.
 HELD = {
     "event": """
 event = pystreams.Event(device)
@@ -111,7 +112,7 @@ def prologue(backend):
 @pytest.mark.parametrize("held", HELD)
 @pytest.mark.parametrize("end", ENDS)
 def test_exit(backend, run_python, held, end):
-    # A GPU would not let the process go before its kernel has ended.
+    # A GPU would not let the process end before its kernel has ended.
     work = HELD[held].replace("{long}", "60" if backend.on_engine else "2")
     code = prologue(backend) + work + ENDS[end]
     done = run_python(code, env=BOTH)
@@ -129,7 +130,7 @@ def test_exit(backend, run_python, held, end):
 
 @pytest.mark.unscheduled
 def test_exit_waits_for_running_work(run_python):
-    """What a worker has begun is finished before the end."""
+    """Work that a worker has begun is finished before the process ends."""
     code = """
 import atexit, ctypes, time
 def check():
@@ -149,7 +150,8 @@ time.sleep(0.1)
 
 @pytest.mark.unscheduled
 def test_stuck_work_at_exit_is_reported(run_python):
-    """Past the deadline the process ends all the same, and says so."""
+    """After the deadline, the process ends in any case, and reports the stuck
+    work."""
     code = """
 import ctypes, pystreams
 from pystreams import _C
@@ -168,7 +170,8 @@ time.sleep(0.1)
 
 
 def test_use_after_shutdown(run_python):
-    """Called by another atexit function, after the package's own."""
+    """The package is used by another atexit function, after the package's own
+    one."""
     code = """
 import atexit
 def last():
@@ -218,7 +221,8 @@ def test_import_of_a_checkout_that_is_not_built(run_python, tmp_path):
 
 @pytest.mark.unscheduled
 def test_import_is_lean(run_python):
-    """Of the standard library only what a bare interpreter has."""
+    """The import loads no more of the standard library than a bare interpreter
+    has loaded."""
     code = """
 import sys
 before = set(sys.modules)
@@ -321,7 +325,8 @@ def test_one_cpu_device_by_default(run_python):
     "variable", ["PYSTREAMS_CPU_DEVICES", "PYSTREAMS_EMULATE_CUDA"]
 )
 def test_bad_device_counts(run_python, variable, value):
-    """Named with what came, never taken for another number."""
+    """The error names the variable and its value, and the value is never taken
+    for another number."""
     if (variable, value) == ("PYSTREAMS_EMULATE_CUDA", "0"):
         pytest.skip("0 emulated devices is no emulation")
     code = """
@@ -349,7 +354,8 @@ print(pystreams.cuda.is_emulated(), pystreams.cuda.device_count())
 
 
 def test_no_gpu(run_python):
-    """Everything that needs one says the same; what need not, answers."""
+    """Everything that needs a GPU raises the same error, and the rest
+    works."""
     code = """
 import pystreams
 from pystreams import cuda
@@ -380,8 +386,9 @@ for use in (cuda.init, cuda.Stream, cuda.current_stream, cuda.synchronize,
     )
 
 
-# quiet: a sanitizer's allocator may be locked for ever in a child, if another
-# thread was in it at the fork.
+# If `quiet` is true, the streams are idle at the fork.  Otherwise, a
+# sanitizer's allocator might stay locked for ever in the child, because
+# another thread was in it at the fork.
 FORK = """
 import gc, os, signal, sys
 import pystreams
@@ -419,7 +426,7 @@ def forking(sanitized):
 
 
 def test_fork_under_load(run_python, forking, sanitized):
-    """A child finds an empty engine; the parent's work goes on."""
+    """A child finds an empty engine, and the parent's work goes on."""
     if sanitized:
         pytest.skip("a sanitizer's allocator may stay locked in a child")
     code = (
@@ -448,7 +455,8 @@ print(event.query())
 
 
 def test_fork_parents_objects_in_the_child(backend, run_python, forking):
-    """Each use says what to do instead; dropping them does nothing."""
+    """Each use of a parent's object raises an error that says what to do
+    instead.  Dropping the objects does nothing."""
     code = forking.replace('"cpu", 0)', f"{backend.name!r}, 0)").replace(
         "_C.sleep(0,", f"_C.sleep({backend.type},"
     ) + (
@@ -481,7 +489,7 @@ for s in streams:
 
 
 def test_fork_parents_memory_in_the_child(run_python, forking):
-    """Work of the parent's may be halfway through it."""
+    """The parent's work may be halfway through writing the memory."""
     code = (
         forking
         + """
@@ -526,7 +534,8 @@ os.waitpid(pid, 0)
 
 
 def test_fork_child_that_exits_normally(run_python, forking):
-    """It runs atexit and deallocation with the parent's objects alive."""
+    """The child runs its atexit functions and deallocation while the parent's
+    objects exist."""
     code = (
         forking
         + """
@@ -572,8 +581,8 @@ print(results)
     assert (done.stdout, done.stderr) == ("[0]\n", "")
 
 
-# `name` is a module that another thread is importing, at `call`, while the
-# main thread forks; the child makes the same call.
+# `name` is a module that another thread is importing, because of `call`, while
+# the main thread forks.  The child then makes the same call.
 FORKED_IMPORT = """
 import importlib.machinery, os, signal, sys, threading
 import pystreams

@@ -1,4 +1,5 @@
-"""A few seconds of stress.py, or as many as PYSTREAMS_STRESS says."""
+"""Runs stress.py for a few seconds, or for as many as PYSTREAMS_STRESS
+says."""
 
 import os
 import random
@@ -8,7 +9,7 @@ from places import SUPPORT
 
 PROGRAM = SUPPORT / "stress.py"
 SECONDS = os.environ.get("PYSTREAMS_STRESS", "1.5")
-# Without the GIL they really run at once.
+# Without the GIL, the threads really run at the same time.
 FREE = not getattr(sys, "_is_gil_enabled", lambda: True)()
 THREADS = "64" if FREE else "8"
 

@@ -57,7 +57,7 @@ def test_create_use_and_drop(backend):
 
 
 def test_streams_wait_for_each_other(backend):
-    """A stream's wait_stream() waits for the position of its own call, and not
+    """wait_stream() waits for the position that its own call has recorded, not
     for one that another thread records at the same time."""
 
     def work(number):
@@ -77,7 +77,7 @@ def test_streams_wait_for_each_other(backend):
 
 
 def test_handles_are_never_shared(backend):
-    """No two threads hold one handle at one time."""
+    """No two threads have the same handle at the same time."""
     lock = threading.Lock()
     live = set()
 
@@ -97,7 +97,8 @@ def test_handles_are_never_shared(backend):
 
 
 def test_close_races_with_use(backend):
-    """One closes what all use: each use works or says that it is closed."""
+    """One thread closes an object that all threads use.  Each use works, or
+    says that the object is closed."""
     for _ in range(5):
         stream, event = backend.stream(), backend.event()
 
@@ -165,8 +166,8 @@ def test_one_event_recorded_and_waited_for_by_all(backend):
 
 
 def test_current_stream_goes_with_its_thread(backend):
-    """Sixty-four at a time, in turns: the streams that threads leave behind
-    are given up, and a new thread starts at the default."""
+    """Sixty-four threads run at a time.  The streams of threads that have
+    ended are given up, and a new thread starts with the default stream."""
     seen = []
 
     def work(number):
@@ -216,7 +217,8 @@ def test_buffers(backend):
             assert bytes(memoryview(pinned)) == data
             device.close()
 
-    # Nothing that earlier tests left is freed meanwhile.
+    # Free what earlier tests left now, so that it is not freed during the
+    # test.
     gc.collect()
     backend.synchronize()
     before = _C.memory_stats(backend.type, 0)["allocated_bytes.all.current"]
@@ -323,7 +325,7 @@ os._exit(0)
     ],
 )
 def test_no_memory_for_a_new_thread(engine, run_python, sanitized, call):
-    """Its first call does what it can, and never ends the process."""
+    """The thread's first call does what it can, and never ends the process."""
     if sanitized:
         pytest.skip("a sanitizer needs more address space than there is")
     done = run_python(
@@ -331,9 +333,9 @@ def test_no_memory_for_a_new_thread(engine, run_python, sanitized, call):
         str(engine.type),
         engine.name,
         call,
-        # glibc otherwise has memory of its own for a thread.
+        # Otherwise glibc would have a separate memory arena for the thread.
         env={"MALLOC_ARENA_MAX": "1"},
     )
-    # Python 3.10 says that it had none for the end of the thread.
+    # Python 3.10 prints that it had no memory for the end of the thread.
     assert done.returncode == 0, done.stderr
     assert done.stdout in {"done", "MemoryError"}

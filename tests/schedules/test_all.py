@@ -1,5 +1,5 @@
-"""Strategy "all": it runs the orders that an enumeration of all interleavings
-finds, each once."""
+"""Strategy "all" runs each order that an enumeration of all interleavings
+finds, and runs each order once."""
 
 import random
 import re
@@ -28,7 +28,7 @@ class Call:
 def program_of(seed):
     """A random program of up to 8 operations on 3 streams.
 
-    Each record is numbered; a wait is for one that was made before.
+    Each record has a number.  A wait is for an earlier record.
     """
     choose = random.Random(seed)
     calls, records = [], []
@@ -77,7 +77,7 @@ def run(engine, calls):
 
 
 class Enumeration:
-    """Every interleaving of a program, and which of them differ.
+    """Every interleaving of a program, and which of them are different orders.
 
     Two interleavings are the same order if they have all pairs of conflicting
     steps in the same order.
@@ -93,7 +93,8 @@ class Enumeration:
         self._extend([], 0, [0, 0, 0])
 
     def _extend(self, steps, called, done):
-        """steps: (host, index) in turn; called: how many calls were made."""
+        """steps: (host, index) of each step, in order.  called: how many calls
+        were made."""
         # Nothing in a run depends on when an operation was queued, so queue
         # each one as soon as possible.
         while called < len(self.calls) and queues(self.calls[called]):
@@ -139,8 +140,8 @@ class Enumeration:
         )
 
     def _queried(self, index):
-        """The operations on which the answer of a query depends: only the last
-        one that was queued before it."""
+        """Return the operations on which the answer of a query depends.  This
+        is only the last operation that was queued before it."""
         stream = self.calls[index].stream
         return set([i for i in self._streams[stream] if i < index][-1:])
 
@@ -211,7 +212,7 @@ def explore(fn, **options):
 
 
 def filled(engine, streams, sizes=(SIZE,)):
-    """Each stream fills memory of its own."""
+    """Let each stream fill memory of its own, and return the memory."""
     buffers = [engine.empty(size, stream=s) for s in streams for size in sizes]
     for stream, buffer in zip(streams, buffers, strict=True):
         buffer.fill_(1, stream=stream)
@@ -280,7 +281,8 @@ def test_a_query_may_say_yes_or_no(engine):
 
 
 def test_a_query_after_a_wait(engine):
-    """The other stream may be done, too, or not."""
+    """When the host has waited for one stream, the other may or may not be
+    done."""
 
     def fn():
         one, other = engine.stream(), engine.stream()
@@ -323,14 +325,14 @@ def test_callables_differ_in_every_order(engine):
 
 
 def test_a_callable_touches_the_buffers_that_it_gets(engine):
-    """Without one, it may touch all of them."""
+    """If a callable gets no Buffer, it may access all of them."""
 
     def fn(given):
         streams = [engine.stream() for _ in range(3)]
         buffers = filled(engine, streams[:2])
         engine.synchronize()
         streams[2].submit(lambda *_: None, *given(buffers))
-        # No step of the program follows that could differ.
+        # No step of the program follows that could make a difference.
         for buffer, stream in zip(buffers, streams, strict=False):
             buffer.fill_(2, stream=stream)
         return buffers
@@ -343,7 +345,7 @@ def test_a_callable_touches_the_buffers_that_it_gets(engine):
 
 
 def test_the_order_of_freed_memory(engine):
-    """A stream that still uses what another one has freed."""
+    """A stream still uses memory that another stream has freed."""
 
     def fn():
         one, other = engine.stream(), engine.stream()
@@ -399,8 +401,8 @@ def test_a_missing_edge_is_found_and_told(engine):
 
 
 def test_a_failure_that_needs_early_work(engine):
-    """No late operation causes the failure; the name of its own schedule
-    replays it."""
+    """No late operation causes this failure.  The name of the failing schedule
+    itself replays it."""
 
     def fn():
         stream, other = engine.stream(), engine.stream()

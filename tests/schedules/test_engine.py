@@ -26,7 +26,8 @@ each_strategy = pytest.mark.parametrize("name", STRATEGIES)
 
 @pytest.fixture(autouse=True)
 def nothing_left(engine):
-    """No schedule outlives a test, and the threads serve streams again."""
+    """Check that no schedule outlives a test, and that the threads serve
+    streams again."""
     yield
     assert _C.schedule_is_on() == ("PYSTREAMS_SCHEDULE" in os.environ)
     stream = engine.stream()
@@ -35,7 +36,7 @@ def nothing_left(engine):
 
 
 def filled(engine, value=7):
-    """A stream, and memory that it fills."""
+    """Return a stream, and memory that it fills."""
     stream = engine.stream()
     buffer = engine.empty(SIZE, stream=stream)
     buffer.fill_(value, stream=stream)
@@ -150,8 +151,8 @@ def test_a_failure_of_work_is_reported(faulty, name):
 @pytest.mark.unscheduled
 @pytest.mark.parametrize("kept", [False, True], ids=["gone", "kept"])
 def test_failures_of_earlier_work(faulty, kept):
-    """Work under a schedule does not see failures of work before it; the
-    program does, after the schedule."""
+    """Work under a schedule does not see failures of earlier work.  The
+    program sees them after the schedule."""
     stream = faulty.stream()
     _C.fail(stream, 700)
     with contextlib.suppress(pystreams.AcceleratorError):
@@ -193,7 +194,7 @@ def test_a_failure_of_the_default_stream(run_python):
 
 @pytest.mark.parametrize("default", [False, True], ids=["stream", "default"])
 def test_failures_of_other_runs(faulty, default):
-    """No run sees a failure of the run before."""
+    """No run sees a failure of an earlier run."""
     runs = []
 
     def fn():
@@ -224,8 +225,8 @@ def test_freed_memory_is_poisoned(engine, sanitized):
     with schedules.run("late"):
         stream, buffer = filled(engine)
         stream.synchronize()
-        # Leave out the first bytes, in which malloc writes when a block is
-        # free.
+        # Leave out the first bytes, because malloc writes to them when a block
+        # is free.
         address, nbytes = buffer.data_ptr() + 32, SIZE - 32
         stream.record_event()
         del buffer
@@ -317,7 +318,7 @@ def test_limits_expire_in_virtual_time(engine, name):
 
 @pytest.mark.parametrize("name", ["late", "early"])
 def test_a_limit_is_of_all_that_is_waited_for(engine, name):
-    """The limit is for the whole wait; it does not begin again with each
+    """The limit is for the whole wait.  It does not start again with each
     operation."""
     for wait in ("future", "wait", "stream"):
         with schedules.run(name):
@@ -355,7 +356,8 @@ def test_what_sleeps_longer_elsewhere(kinds):
 
 @pytest.fixture
 def both():
-    """A stream of each engine, and what makes it sleep for so many seconds."""
+    """Return, for each engine, a stream and a function that makes it sleep for
+    some seconds."""
 
     def sleeper(kind):
         stream = pystreams.Stream(kind)
@@ -518,7 +520,7 @@ with schedules.run("early"):
 
 
 def test_a_callable_on_a_busy_machine(engine, run_python):
-    """One whose thread does not get to run is not left behind."""
+    """A callable is not left behind if its thread does not get to run."""
     done = run_python(STOPPED, engine.name, env={"PYSTREAMS_SCHEDULE": None})
     assert (done.stderr, done.stdout) == ("", "[True]\n")
 
@@ -574,7 +576,7 @@ def test_other_waits_for_futures_of_many_streams(engine):
     before = time.monotonic()
     with schedules.run("late"):
         streams = [engine.stream() for _ in range(12)]
-        # The host sleeps when the first one ends.
+        # When the first callable ends, the host sleeps.
         futures = [streams[0].submit(time.sleep, 0.3)]
         for earlier, stream in itertools.pairwise(streams):
             stream.wait_stream(earlier)
@@ -622,7 +624,8 @@ def test_a_deadlock_is_found_at_once(engine):
 
 
 def test_each_thread_is_told_of_a_deadlock(engine):
-    """The host's wait and the callable's: who waits for whom, in both."""
+    """Both the host's wait and the callable's wait raise an error, which says
+    who waits for whom."""
     errors = []
 
     def program():

@@ -1,5 +1,5 @@
-"""pystreams.schedules: what is explored, what is raised, and the same order
-again."""
+"""pystreams.schedules: what is explored, what is raised, and that a replay has
+the same order."""
 
 import gc
 import os
@@ -28,12 +28,13 @@ def notes(error):
 
 
 def name_in(error):
-    """The schedule to replay, out of the note."""
+    """Return the name of the schedule to replay, from the note."""
     return re.search(r'replay\(fn, "(.*)"\)', notes(error))[1]
 
 
 def copied(engine, fixed=False):
-    """A program in which a copy may come before its source was written."""
+    """Return a program in which a copy may come before its source was
+    written."""
 
     def fn():
         one, other = engine.stream(), engine.stream()
@@ -50,7 +51,7 @@ def copied(engine, fixed=False):
 
 
 def read(engine, fixed=False):
-    """A program in which the host may read too early."""
+    """Return a program in which the host may read too early."""
 
     def fn():
         stream = engine.stream()
@@ -108,19 +109,20 @@ def test_the_note_says_what_was_late(engine):
     assert "fill" in late
     assert f"{os.path.relpath(__file__)}:" in late
     assert "in fn" in late
-    # Nor had what the failure itself queued, to clean up.
+    # The note also leaves out what the failing program queued to clean up.
     assert note.split("had not run:\n")[1].splitlines()[:-2] == [late]
 
 
 def labels_in(note):
-    """The names of the streams in the lines of operations."""
+    """Return the names of the streams in the lines of operations."""
     lines = re.findall(r"^ +\d+ .*", note, re.MULTILINE)
     return [re.split("  +", line.strip())[2] for line in lines]
 
 
 def test_the_note_has_the_names_of_streams(engine):
-    """Those that they had when the work was queued, though they are gone and
-    the next has the handle."""
+    """The note has the names that the streams had when the work was queued.
+    This is so even if the streams are gone and new streams have their
+    handles."""
     device = str(engine.device())
 
     def record(name):
@@ -144,7 +146,7 @@ def test_the_note_has_the_names_of_streams(engine):
 
 
 def test_pageable_memory_of_graphs(engine):
-    """The orders of its copies are explored as those of any work."""
+    """The order of these copies is explored as that of any other work."""
 
     def explore(waits):
         def fn():
@@ -171,7 +173,8 @@ def test_pageable_memory_of_graphs(engine):
 
 
 def test_the_garbage_of_earlier_code_takes_no_part(engine):
-    """Its buffers would be freed at another point of each run."""
+    """Otherwise the buffers in the garbage would be freed at another point in
+    each run."""
     first, second = engine.stream(), engine.stream()
 
     def leave_garbage(held):
@@ -184,7 +187,7 @@ def test_the_garbage_of_earlier_code_takes_no_part(engine):
     def fn():
         one, other = engine.stream(), engine.stream()
         block = engine.empty(16, stream=one)
-        # So many containers that the garbage collector runs.
+        # Create so many containers that the garbage collector would run.
         kept = [[] for _ in range(200)]
         block.fill_(1, one)
         kept += [[] for _ in range(200)]
@@ -268,7 +271,7 @@ def test_the_note_fits_a_terminal(engine, monkeypatch):
 
 
 def test_only_what_matters_is_late(engine):
-    """Of many late operations one is to blame."""
+    """Of many late operations, one causes the failure."""
 
     def fn():
         streams = [engine.stream() for _ in range(6)]
@@ -288,8 +291,8 @@ def test_only_what_matters_is_late(engine):
 
 
 def test_one_late_operation_is_enough(engine):
-    """Also if the schedule that failed delayed all of a stream's work, or the
-    host's."""
+    """One late operation is enough even if the failing schedule delayed all
+    work of a stream, or of the host."""
 
     def fn():
         load, work = engine.stream(), engine.stream()
@@ -313,8 +316,8 @@ def test_one_late_operation_is_enough(engine):
 
 
 def ordered(engine):
-    """A program that fails in an order that no set of late operations gives:
-    the host waits for the third first."""
+    """Return a program that fails in an order that no set of late operations
+    gives, because the host waits for the third stream first."""
     order = []
     streams = [engine.stream() for _ in range(3)]
     futures = [
@@ -353,8 +356,8 @@ def replayed_late(fn):
 
 
 def test_a_callable_is_one_operation(engine):
-    """The report has one line for it, where it began, although the engine has
-    two operations for a callable."""
+    """The report has one line for a callable, at the place where it began,
+    although the engine has two operations for it."""
 
     def fn():
         engine.stream(name="work").submit(divmod, 1, 0).result(LONG)
@@ -371,8 +374,8 @@ def test_a_callable_is_one_operation(engine):
 
 @pytest.mark.parametrize("call", [schedules.explore, replayed_late])
 def test_variables_of_a_failure_go_with_the_exception(engine, call):
-    """When the exception is dropped, so are the variables of the failed run;
-    later runs find their objects released."""
+    """When the exception is dropped, so are the variables of the failed run.
+    Later runs find their objects released."""
     found = []
 
     class Variable:
@@ -430,7 +433,8 @@ def test_run_runs_a_block(engine):
 
 
 def unordered(engine, fixed=False):
-    """A copy, a callable and a query; the copy may lack its edge."""
+    """Return a program with a copy, a callable and a query.  Unless it is
+    fixed, the copy lacks its edge."""
 
     def fn():
         one, other = engine.stream(), engine.stream()
@@ -497,7 +501,7 @@ def test_the_detector_may_be_switched_on_within_a_schedule(engine):
 
 
 def program_of(engine, seed):
-    """A random program; returns what its buffers hold at each wait."""
+    """Run a random program.  Returns what its buffers hold at each wait."""
     choose = random.Random(seed)
     streams = [engine.stream() for _ in range(3)]
     buffers = [engine.empty(SIZE, stream=streams[0]) for _ in range(3)]
@@ -552,7 +556,7 @@ def test_streams_from_the_pool(engine, name):
             for stream in streams[2:] + streams[:2]:
                 stream.record_event()
             engine.synchronize()
-            # Not in the order in which they came.
+            # Close them in another order than that in which they were created.
             for i in (1, 3, 0, 2):
                 streams[i].close()
     assert runs[0].operations == runs[1].operations == runs[2].operations
@@ -561,7 +565,7 @@ def test_streams_from_the_pool(engine, name):
 
 
 def test_random_programs_on_any_python():
-    """The digest is what each other Python and machine finds."""
+    """The digest is the same on every other Python and machine."""
     assert replays.digest(0, 300) == (
         "4c28cc8dc43812c73d34238c6db6a17940f6dfaa6e644f7eee00f80ffd4c2c5c"
     )
@@ -586,8 +590,8 @@ def test_the_same_order_on_every_machine(engine):
 
 
 def test_a_depth_of_one_is_hit_as_often_as_it_must(engine):
-    """A read too early, of n streams and the host: at least every (n + 1)th
-    run."""
+    """The host or one of n streams reads too early.  This must be found in at
+    least every (n + 1)th run."""
     fn, hits, runs, streams = copied(engine), 0, 300, 2
     for seed in range(runs):
         try:
@@ -595,7 +599,8 @@ def test_a_depth_of_one_is_hit_as_often_as_it_must(engine):
                 fn()
         except AssertionError:
             hits += 1
-    # Far more than what chance may take away: 4 standard deviations.
+    # Chance hardly reduces the number of hits by more than 4 standard
+    # deviations.
     expected = runs / (streams + 1)
     assert hits > expected - 4 * (expected * (1 - 1 / (streams + 1))) ** 0.5
 
@@ -654,7 +659,7 @@ def entered(name):
     ],
 )
 def test_unknown_names(use, name):
-    """A name must be written exactly as in a report; any other spelling is
+    """A name must be written exactly as in a report.  Any other spelling is
     unknown."""
     with pytest.raises(
         ValueError, match=r"\(\) expects the name of a sched"
@@ -735,7 +740,7 @@ def test_functions_that_do_nothing_when_they_are_called(engine, fn):
 
 @pytest.mark.parametrize("numbers", ["3", "1,900"])
 def test_a_stale_name(engine, numbers):
-    """The name speaks of operations that the function does not queue."""
+    """The name has numbers of operations that the function does not queue."""
 
     def fn():
         stream = engine.stream()
@@ -782,7 +787,8 @@ def test_numbers_of_another_type(engine):
 
 
 def of_two_threads(engine, fixed=False):
-    """A copy on one thread's default stream of what another's writes."""
+    """Return a program in which a copy on one thread's default stream reads
+    what another thread's default stream writes."""
 
     def fn():
         own = pystreams.ExternalStream(2, engine.device())

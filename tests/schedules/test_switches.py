@@ -1,4 +1,4 @@
-"""Schedules by an environment variable and under pytest."""
+"""Schedules that an environment variable or a pytest option asks for."""
 
 import functools
 import re
@@ -24,7 +24,7 @@ print(host.memoryview()[0])
 def test_a_whole_program(run_python, name, first):
     done = run_python(
         PROGRAM,
-        # Memory is pinned by the accelerator.
+        # The accelerator pins memory, so make "cpu" the accelerator.
         env={
             "PYSTREAMS_SCHEDULE": name,
             "PYSTREAMS_ACCELERATOR": "cpu",
@@ -163,7 +163,8 @@ async def test_plain():
 
 @pytest.fixture
 def run_tests(tmp_path, run_python):
-    """run_tests(text, *options): what pytest prints of a file of tests."""
+    """Return run_tests(text, *options), which returns what pytest prints for a
+    file of tests."""
 
     def run(text, *options):
         (tmp_path / "test_it.py").write_text(text)
@@ -238,7 +239,8 @@ def test_races_under_schedules(run_tests):
 
 
 def test_coroutine_functions(run_tests):
-    """They are not called under schedules, and that is said."""
+    """Coroutine functions are not called under schedules, and the report says
+    so."""
     text = run_tests(COROUTINES, "--pystreams-schedules=5")
     for name in ("test_marked", "test_plain"):
         assert f"{name} is a coroutine function, which" in text
@@ -260,7 +262,7 @@ def test_a_stale_name_under_pytest(suite):
     ],
 )
 def test_options_that_are_refused(suite, option, value, expected):
-    """Once, before any test runs."""
+    """The option is refused once, before any test runs."""
     text = suite(f"{option}={value}")
     assert text.count(expected) == 1
     assert f"{option}" in text
@@ -272,7 +274,7 @@ def test_options_that_are_refused(suite, option, value, expected):
 @pytest.mark.parametrize("options", [[], ["--pystreams-schedules", "7"]])
 def test_together_with_xdist(suite, options):
     pytest.importorskip("xdist", reason="needs pytest-xdist")
-    # pytest-benchmark warns of xdist, and warnings are errors in there.
+    # pytest-benchmark warns of xdist, and in that pytest warnings are errors.
     workers = ("-n", "2", "-p", "no:benchmark")
     text = suite(*workers, *options, "-k", "holds or fails")
     assert "2 failed, 1 passed" in text

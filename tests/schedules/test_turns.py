@@ -171,8 +171,8 @@ def test_what_follows_a_callable_is_of_its_turn(engine):
 
 @pytest.mark.parametrize("name", ["late", "early", "random:3", "pct:2:3"])
 def test_a_callable_that_waits_for_one_that_let_it_begin(engine, name):
-    """The inner callable waits for the outer one, and finds nothing to run;
-    so the outer one goes on."""
+    """The inner callable waits for the outer one, and finds nothing to run, so
+    the outer one goes on."""
     with schedules.run(name):
         stream, other = engine.stream(), engine.stream()
         inner = []
@@ -222,7 +222,8 @@ TIMEOUTS = (TimeoutError, concurrent.futures.TimeoutError)
 def test_the_wait_with_the_least_limit_expires_first(
     engine, name, host, inner
 ):
-    """A callable gives up, and then the host finds all done in time."""
+    """A callable's limit expires, and then the host finds all work done in
+    time."""
     expired = []
 
     def work():
@@ -408,7 +409,8 @@ with emulated_cuda():
 
 
 def test_a_deadlock_in_a_second_emulation(run_python):
-    """Its callables are not those of the first one, which is explored, too."""
+    """The callables of the second emulation are not taken for those of the
+    first, which is explored, too."""
     done = run_python(
         TWO_EMULATIONS, env={"PYSTREAMS_SCHEDULE": None}, timeout=LONG / 2
     )

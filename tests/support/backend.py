@@ -27,8 +27,8 @@ print(count.value)
 
 
 def has_gpu():
-    """Ask the driver, in a process of its own: cuInit here would make this
-    one unfit to fork."""
+    """Return whether there is a GPU.  Asks the driver in a process of its own,
+    because this process could not fork after cuInit."""
     done = subprocess.run(
         [sys.executable, "-c", COUNT_GPUS], capture_output=True, text=True
     )
@@ -57,12 +57,12 @@ libc = ctypes.CDLL(None)
 class Gate:
     """Work on a stream that is not done until the gate is opened.
 
-    It occupies one of the backend's threads, of which there are at least
-    two.  Opening it again does nothing.
+    It occupies one of the backend's threads, of which there are at least two.
+    Opening a gate again does nothing.
     """
 
-    # All semaphores: the backend's thread may still be inside sem_wait after
-    # open(), so none is freed.
+    # All semaphores.  None is freed, because the backend's thread may still be
+    # inside sem_wait after open().
     _kept: ClassVar[list] = []
     closed: ClassVar[set] = set()
     # The devices on which the kernel of Backend.sleep is loaded.  CUDA loads
@@ -88,7 +88,7 @@ class Gate:
 
 
 class Backend:
-    """One device type, and the ways tests make things of it."""
+    """One device type, and the ways in which tests make its objects."""
 
     def __init__(self, name):
         self.name = name
@@ -119,14 +119,14 @@ class Backend:
         return block
 
     def show_done(self, stream):
-        """Show compute-sanitizer, by a query, that an allocation on the
-        stream is done.  Give up after 0.1 s: a held stream is never done."""
+        """Show compute-sanitizer, by a query, that an allocation on the stream
+        is done.  Give up after 0.1 s, because a held stream is never done."""
         end = time.monotonic() + 0.1
         while not stream.query() and time.monotonic() < end:
             pass
 
     def host(self, nbytes):
-        """Host memory that the backend copies without waiting."""
+        """Return host memory that the backend copies without waiting."""
         return self.empty(nbytes, pin_memory=self.name != "cpu")
 
     def settle(self):
@@ -136,14 +136,14 @@ class Backend:
             self.synchronize(index)
 
     def filled(self, byte, nbytes=64, index=0, **options):
-        """A block whose bytes all have this value already."""
+        """Return a block whose bytes all have this value already."""
         stream = options.get("stream") or self.current_stream(index)
         block = self.empty(nbytes, index, **options).fill_(byte, stream)
         stream.synchronize()
         return block
 
     def in_use(self, index=0):
-        """How many bytes are allocated on the device."""
+        """Return the number of bytes that are allocated on the device."""
         stats = _C.memory_stats(self.type, index)
         return stats["allocated_bytes.all.current"]
 
@@ -162,7 +162,8 @@ class Backend:
         _C.synchronize(self.type, index, 60 if COMPUTE_SANITIZER else None)
 
     def sleep(self, stream, milliseconds):
-        """Queue work that takes about so long; never less on the engine."""
+        """Queue work that takes about this long.  On the engine, it never
+        takes less."""
         if COMPUTE_SANITIZER and Gate.closed:
             pytest.skip(
                 "compute-sanitizer starts no kernel during work that waits "
@@ -176,8 +177,8 @@ class Backend:
         return Gate(stream)
 
     def fill(self, stream, queued):
-        """Fill up the queue of a busy stream of the CPU engine; `queued`
-        operations are in it already."""
+        """Fill the queue of a busy stream of the CPU engine, which has
+        `queued` operations already."""
         event = self.event()
         for _ in range(65_536 - queued):
             event.record(stream)
@@ -199,12 +200,13 @@ class Backend:
 
     def wait_beside(self, stream):
         """Wait for a stream that should go on although another one is held.
-        There is a limit: on CUDA, the two may share a channel to the device,
-        and then the held one holds up both."""
+        The wait has a limit.  On CUDA, the two streams may share a channel to
+        the device, and then the held one holds up both."""
         pystreams.wait([stream], timeout=5)
 
     def currents(self):
-        """The calling thread's current device and every current stream."""
+        """Return the calling thread's current device and all its current
+        streams."""
         return self.current_device(), [
             self.current_stream(i).native_handle for i in range(self.count)
         ]

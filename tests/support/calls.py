@@ -144,7 +144,7 @@ class World:
         self.begun.append(future)
 
     def peer_handles(self):
-        """The handles of an event and a Buffer of another process."""
+        """Return the handles of an event and a Buffer of another process."""
         if self.peer is None:
             self.peer = subprocess.Popen(
                 [sys.executable, "-c", PEER, self.name],
@@ -163,7 +163,7 @@ def enter(context):
 
 
 def closing(make):
-    """A case of close(); each call closes a new object."""
+    """Return a case of close().  Each call closes a new object."""
 
     def case(world):
         return make(world).close
@@ -172,7 +172,7 @@ def closing(make):
 
 
 def awaiting(obj):
-    """A case of __await__ whose work is not done."""
+    """Return a case of __await__ for work that is not done."""
 
     def case(world):
         world.hold()
@@ -180,11 +180,11 @@ def awaiting(obj):
         if one is world.event:
             one.record(world.stream)
 
-        # As if a task of the loop ran the call.
+        # Run the call as if a task of the loop made it.
         asyncio._set_running_loop(world.loop)
 
         def call():
-            # Keep the iterator: its end would give up the future.
+            # Keep the iterator, because dropping it would drop the future.
             world.kept.append(one.__await__())
             for future in world.kept[-1]:
                 world.begin(future)
@@ -196,7 +196,7 @@ def awaiting(obj):
 
 
 def holding(make):
-    """A case whose stream is held back while the call is made."""
+    """Return a case whose stream is held back while the call is made."""
 
     def case(world):
         world.hold()
@@ -206,8 +206,8 @@ def holding(make):
 
 
 def serialized(world):
-    """A blocking stream and the default stream, each of which waits for the
-    other."""
+    """Use a blocking stream and the default stream, each of which waits for
+    the other."""
     stream = _C.Stream(world.device, blocking=True)
     default = _C.default_stream(world.type, 0)
     _C.sleep(world.type, 2_000_000, stream)
@@ -294,7 +294,7 @@ def wait_waiter(world):
 
 
 def captured(world, make=None):
-    """A graph in which a buffer is filled."""
+    """Return a graph in which a buffer is filled."""
     graph = make() if make is not None else Graph(world.type)
     with world.other:
         graph.capture_begin(capture_error_mode="relaxed")
@@ -338,7 +338,7 @@ def capture_to_the_side(world):
 
 
 def submit_captured(world):
-    """A captured callable; the graph is replayed and described."""
+    """Capture a callable, replay the graph and describe it."""
 
     def call():
         graph = Graph(world.type, True)
@@ -503,8 +503,8 @@ def to_dlpack(world):
 
 
 def exchange(world):
-    """Call each function of the exchange table; the tensors that it gives are
-    made into objects again."""
+    """Call each function of the exchange table.  Make objects of the tensors
+    that the functions return."""
     table = table_of(pystreams.Buffer)
     device = world.buffer.__dlpack_device__()
     described, tensor, handle, made = (
@@ -515,8 +515,8 @@ def exchange(world):
     )
     extent = ctypes.c_int64(64)
     prototype = Tensor(None, *device, 1, 1, 8, 1, ctypes.pointer(extent))
-    # allocate() reports an error by this function, which ignores it: here,
-    # the only error is a lack of memory.
+    # allocate() reports an error by calling this function, which ignores it.
+    # Here, the only possible error is a lack of memory.
     ignore = SET_ERROR(address_of("getpid"))
     release = ctypes.pythonapi.Py_DecRef
 
@@ -563,7 +563,7 @@ class Interface:
 
 
 def emulate():
-    # No with block: without memory, its end may not run.
+    # Do not use a with block, because without memory its end may not run.
     _C.emulation_leave(_C.emulation_enter(1, 1 << 20))
 
 
@@ -579,8 +579,9 @@ def copy(world):
 
 
 def copy_later(world):
-    """A copy after work that takes a while.  Without the memory to note which
-    buffers it uses, the copy may wait for that work instead."""
+    """Queue a copy behind work that takes a while.  If there is no memory to
+    note which buffers the copy uses, the copy may wait for that work
+    instead."""
     world.sleep()
     target = pystreams.empty(256, device=world.device)
 
@@ -591,7 +592,7 @@ def copy_later(world):
 
 
 def captured_copies(world):
-    """Captured copies from and to pageable memory, which the graph keeps."""
+    """Capture copies from and to pageable memory, which the graph keeps."""
     data = bytearray(world.buffer.nbytes)
 
     def call():
@@ -623,7 +624,7 @@ def buffer_views(world):
 
 
 def record_stream(world):
-    """Memory that is given up while another stream uses it."""
+    """Give memory up while another stream uses it."""
     world.sleep()
 
     def call():
@@ -677,8 +678,9 @@ def fail(world):
     def end():
         with contextlib.suppress(pystreams.AcceleratorError):
             stream.synchronize()
-        # CPython 3.12 may lose the call's frame, and so keep the stream.  Its
-        # failure would then be one of the device: close it.
+        # CPython 3.12 may lose the call's frame, and so keep the stream.  The
+        # stream's failure would then become one of the device, so close the
+        # stream.
         stream.close()
 
     world.later.callback(end)
@@ -686,7 +688,7 @@ def fail(world):
 
 
 def recorded(world):
-    """A timeline with every kind of row, which are read back."""
+    """Record a timeline with every kind of row, and read the rows."""
 
     def call():
         with timeline.record() as t, timeline.span("host"):
@@ -711,7 +713,7 @@ def recorded(world):
 
 
 def races_found(world):
-    """Two accesses that race, and are declared."""
+    """Make two accesses that race, and declare them."""
 
     def call():
         with races.redundant(found.append) as waits:
@@ -732,14 +734,14 @@ def races_found(world):
         _C.races_stop()
 
     found = []
-    # The search for names allocates with each object.
+    # Limit the search for names, because it allocates for each object.
     most, _expressions._OBJECTS = _expressions._OBJECTS, 10
     world.later.callback(stop)
     return call
 
 
 def scheduled(world):
-    """A schedule, with the log that a report needs."""
+    """Run a schedule, with the log that a report needs."""
 
     def call():
         with schedules.run("late:1"):
@@ -771,8 +773,8 @@ def scheduled(world):
 
 
 def partition(world):
-    """The call has its objects in no local variable: CPython may lose its
-    frame, and would then keep them for ever."""
+    """Make a partition.  The call keeps its objects out of local variables,
+    because CPython may lose its frame, which would then keep them for ever."""
     kept = [None] * 2
     world.later.callback(kept.clear)
 
@@ -786,8 +788,8 @@ def partition(world):
 
 
 def green_context(world):
-    # One context for all calls: CPython may lose the frame of a call, which
-    # then keeps the context for ever.
+    # Use one context for all calls, because CPython may lose the frame of a
+    # call, which would then keep the context for ever.
     if world.green is None:
         world.green = cuda.GreenContext(1)
     context = world.green
@@ -798,7 +800,7 @@ def green_context(world):
         context.pop_context()
 
     def pop():
-        """Without memory, the call may not have popped it."""
+        """Without memory, the call may not have popped the context."""
         with contextlib.suppress(RuntimeError):
             context.pop_context()
 
@@ -842,7 +844,8 @@ def set_stream(world):
 
 
 def record_many(world):
-    """So many records that the engine must enlarge the memory for them."""
+    """Make so many records that the engine must enlarge its memory for
+    them."""
     world.hold()
     events = [pystreams.Event(world.device) for _ in range(200)]
 
@@ -1323,7 +1326,7 @@ CUDA_CASES = {
     "cuda.synchronize": lambda w: cuda.synchronize,
 }
 
-# Names with no case, and why.
+# Names without a case, and the reasons.
 OTHERS = {
     "AcceleratorError": "what calls raise",
     "OutOfMemoryError": "what calls raise",
@@ -1344,12 +1347,12 @@ OTHERS = {
 
 
 def cases(name):
-    """The cases of a device type."""
+    """Return the cases of a device type."""
     return {**CASES, **CUDA_CASES} if name == "cuda" else CASES
 
 
 def members(path):
-    """The names that a stub declares: functions, classes and their
+    """Yield the names that a stub declares: functions, classes and their
     members."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef):
@@ -1367,8 +1370,8 @@ def members(path):
 
 
 def public_names():
-    """All public names, each once.  A name of _C that a module exports again
-    is among them as _C's only."""
+    """Return all public names without duplicates.  A name of _C that a module
+    exports again is listed only as _C's."""
     stub = Path(_C.__file__).with_name("_C.pyi")
     names = {
         name
@@ -1385,8 +1388,8 @@ def public_names():
 
 
 def covered_names():
-    """The names with a case.  If a name has several, text in brackets after
-    it tells them apart."""
+    """Return the names that have a case.  If a name has several cases, text in
+    brackets after the name tells them apart."""
     return {
         name
         for key in {**CASES, **CUDA_CASES}

@@ -14,13 +14,14 @@ EVERY = "every member"
 
 
 def plain(comment):
-    """The text of a comment, on one line."""
+    """Return the text of a comment, on one line."""
     lines = re.sub(r"^\s*\*? ?", "", comment, flags=re.M).split()
     return " ".join(lines)
 
 
 def comments():
-    """member -> its comment, or the one it shares with those before it."""
+    """Return the comment of each member, or the comment that it shares with
+    the members before it."""
     text = (HEADERS / "backend.h").read_text()
     found = {EVERY: plain(text[2 : text.index("*/")])}
     comment = None
@@ -36,7 +37,7 @@ def comments():
 
 
 def claims():
-    """(test, member, sentence) of every test of the suite."""
+    """Yield (test, member, sentence) for every test of the suite."""
     for module in pkgutil.iter_modules(pystreams.testing.__path__):
         if not module.name.startswith("test_"):
             continue

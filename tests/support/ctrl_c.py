@@ -28,12 +28,13 @@ import pystreams
 from pystreams import _C, accelerator, cuda, trace
 
 PACKAGE = os.path.dirname(pystreams.__file__) + os.sep
-# StreamFuture inherits methods of these files: their lines run between its
-# own, and are interrupted, too.
+# StreamFuture inherits methods from these files.  Their lines run between its
+# own lines, and are interrupted, too.
 FILES = {concurrent.futures._base.__file__, threading.__file__}
-# More lines than any operation has.
+# More lines than any operation executes.
 MOST = 5000
-# A leak must come each time that a line is interrupted so many times again.
+# It is a leak only if it comes each time that the line is interrupted again,
+# this many times.
 AGAIN = 3
 
 
@@ -67,8 +68,8 @@ class Interrupt:
 
 
 def was_interrupted(error):
-    """Whether a call failed for Ctrl-C; threading.Condition.wait may have
-    another error after it."""
+    """Return whether a call failed because of Ctrl-C.
+    threading.Condition.wait may raise another error after it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -124,7 +125,8 @@ def cancel(world):
 
 
 def run_in(world, main):
-    """Run it in the world's loop, which can be run again afterwards."""
+    """Run main() in the world's loop, so that the loop can be run again
+    afterwards."""
     task = world.loop.create_task(main())
     try:
         world.loop.run_until_complete(task)
@@ -259,9 +261,9 @@ class Program:
         ]
 
     def grown(self, before, patience):
-        """How much more is held than before.  Waits up to `patience` seconds
-        until it is nothing: a notification that was under way when it was
-        cancelled still comes, and is freed then."""
+        """Return how much more is held than before.  Waits up to `patience`
+        seconds until it is nothing more, because a notification that was
+        cancelled too late still comes, and is freed only then."""
         end = time.monotonic() + patience
         while True:
             more = [
@@ -272,9 +274,9 @@ class Program:
             time.sleep(0.001)
 
     def press(self, operation, prepare, number, patience=0):
-        """Interrupt the operation at its line of this number.  Return where
-        that was, or None if it has fewer lines, and how much more the process
-        holds than before."""
+        """Interrupt the operation at its line with this number.  Return the
+        place of the line, or None if there are fewer lines, and how much more
+        the process holds than before."""
         call = prepare(self.world)
         places, before = self.places(), self.held()
         interrupt = Interrupt(number)
@@ -314,7 +316,8 @@ class Program:
         return where, more
 
     def run(self, operation, prepare):
-        # The first uses make things that are kept for good: make them now.
+        # The first uses create objects that are kept for ever, so make the
+        # first uses now.
         for _ in range(AGAIN):
             self.press(operation, prepare, MOST)
         for number in range(MOST):

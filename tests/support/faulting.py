@@ -39,8 +39,8 @@ class Objects:
         self.pinned = pystreams.empty(SIZE, device="cuda:0", pin_memory=True)
         self.timed.record(self.stream)
         self.event.record(self.stream)
-        # A first use makes and loads things, and may wait for all work to do
-        # so.  Use these now, while all work ends.
+        # The first use of some functions creates and loads things, and may
+        # wait for all work.  So use these functions now, while all work ends.
         self.generic.wait_event(self.event)
         self.stream.submit(int).result(LONG)
         cuda.synchronize()
@@ -54,7 +54,8 @@ class Objects:
         self.block.fill_(1, stream=self.stream)
 
     def arguments(self):
-        """Arguments for the names that cannot be called without."""
+        """Return arguments for the names that cannot be called without
+        arguments."""
         return {
             "CudaError": (1,),
             "can_device_access_peer": (0, 0),

@@ -38,7 +38,8 @@ def commit():
 
 
 def driver():
-    """The version of the driver itself, of which CUDA's is a part."""
+    """Return the version of the driver itself.  CUDA's driver is a part of
+    it."""
     try:
         with open("/proc/driver/nvidia/version") as file:
             words = file.readline().split()
@@ -82,8 +83,8 @@ def outcome(case):
 
 
 def counts(path):
-    """How many tests had each outcome, by file, and the reasons of the
-    skipped ones."""
+    """Return how many tests had each outcome, by file, and the reasons why
+    tests were skipped."""
     files, reasons = {}, Counter()
     for case in xml.parse(path).iter("testcase"):
         # If the test is in a class, the name of the class comes last.

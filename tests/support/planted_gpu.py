@@ -1,4 +1,4 @@
-"""A fault of the kind that compute-sanitizer must report; or none.
+"""A fault of the kind that compute-sanitizer must report, or no fault.
 
 python tests/support/planted_gpu.py address|order|none
 """
@@ -26,7 +26,7 @@ if kind == "none":
 address = NOWHERE if kind == "address" else block.data_ptr()
 kernels.store(writer.cuda_stream, address, 1)
 if kind == "address":
-    # The fault has broken the device: nothing more can be done there.
+    # The fault has broken the device, so nothing more can be done on it.
     sys.exit()
 other.wait_stream(writer)
 cuda.synchronize()

@@ -109,7 +109,7 @@ DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def function(name, result, *arguments):
-    """A function of Python's C API."""
+    """Return a function of Python's C API."""
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
@@ -130,8 +130,8 @@ pointer_of = function(
 rename = function(
     "PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p
 )
-# These two take the capsule's address: a capsule that is being destroyed must
-# get no new reference.
+# These two functions take the capsule's address, because there must be no new
+# reference to a capsule that is being destroyed.
 is_valid = function(
     "PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
 )
@@ -142,8 +142,8 @@ pointer_at = function(
     ctypes.c_char_p,
 )
 
-# {address of a lent tensor: its Loan, once for each call of the deleter that
-# is still to come}
+# {address of a lent tensor: its Loan, once for each deleter call that is still
+# expected}
 lent = {}
 
 
@@ -162,9 +162,9 @@ def destroy(capsule):
 
 
 class Loan:
-    """A tensor of bytes to lend.  Its fields follow from the bytes, unless
-    they are given.  `deleted` counts the calls of its deleter; while the
-    tensor is lent, the Loan stays alive."""
+    """A tensor of bytes to lend.  Its fields are derived from the bytes,
+    unless they are given.  `deleted` counts the calls of its deleter.  The
+    Loan stays alive while the tensor is lent."""
 
     def __init__(
         self,
@@ -187,8 +187,8 @@ class Loan:
         self.describe(**fields)
 
     def describe(self, **fields):
-        """Set the given fields to their values, and the others to what is
-        true of the bytes."""
+        """Set the given fields to their values, and derive the others from the
+        bytes."""
         shape = fields.get("shape", [len(self.bytes)])
         fields = {
             "data": ctypes.addressof(self.memory),
@@ -220,7 +220,7 @@ class Loan:
         return address
 
     def take_back(self):
-        """Undo the latest lend(): the tensor was refused, and its deleter will
+        """Undo the latest lend().  The tensor was refused, so its deleter will
         not be called."""
         address = ctypes.addressof(self.struct)
         lent[address].pop()
@@ -236,7 +236,7 @@ class Loan:
 
 
 def place(block):
-    """The fields that say where a Buffer's memory is."""
+    """Return the fields that say where a Buffer's memory is."""
     device_type, device_id = block.__dlpack_device__()
     return {
         "data": block.data_ptr(),
@@ -248,9 +248,9 @@ def place(block):
 
 class Producer:
     """An array of another library that lends a tensor.  `asked` has the
-    arguments that it was called with, `capsule` is the capsule that it gave.
-    The capsule is kept, because its destructor calls Python, which must not
-    happen while an exception propagates."""
+    arguments with which it was called, and `capsule` is the capsule that it
+    returned.  The capsule is kept, because its destructor calls Python, which
+    must not happen while an exception propagates."""
 
     def __init__(self, loan, device=None):
         tensor = loan.struct.tensor
@@ -269,7 +269,7 @@ class Producer:
 class Table:
     """A table of functions that lends a tensor.  Its producer works on the
     stream with this handle.  Other fields of the table may be given.  `asked`
-    has the arguments that its functions were called with."""
+    has the arguments with which its functions were called."""
 
     def __init__(self, loan, stream=None, **fields):
         def managed_from_object(array, tensor):
@@ -297,17 +297,17 @@ class Table:
             setattr(self.struct, name, value)
 
     def type(self, *bases):
-        """A type with this table."""
+        """Return a type with this table."""
         capsule = new(ctypes.addressof(self.struct), EXCHANGE, None)
         return type("Array", bases, {"__dlpack_c_exchange_api__": capsule})
 
     def producer(self):
-        """An object with this table and nothing else."""
+        """Return an object with this table and nothing else."""
         return self.type()()
 
 
 def table_of(kind):
-    """The table of functions of a type."""
+    """Return the table of functions of a type."""
     capsule = kind.__dlpack_c_exchange_api__
     return Exchange.from_address(pointer_of(capsule, EXCHANGE))
 
@@ -336,9 +336,9 @@ class Taken:
         return self.tensor.shape[0]
 
     def tobytes(self):
-        """Of host memory."""
+        """Return the bytes of a tensor in host memory."""
         return ctypes.string_at(self.tensor.data, self.nbytes)
 
     def delete(self):
-        """Give it back, with the GIL released."""
+        """Give the tensor back, with the GIL released."""
         DELETER(self.struct.deleter)(ctypes.addressof(self.struct))

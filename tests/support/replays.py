@@ -20,7 +20,8 @@ from random import Random
 
 PART = 10_000
 CELLS, SIZE, STREAMS = 4, 8, 3
-# For the processes that run the programs, whatever is set in this one.
+# The environment of the processes that run the programs.  It does not depend
+# on that of this process.
 ENVIRONMENT = {
     "PYSTREAMS_ACCELERATOR": "cpu",
     "PYSTREAMS_CPU_DEVICES": "1",
@@ -106,8 +107,8 @@ def run(seed, name):
 
 
 def found(seed):
-    """Return the name of a schedule under which the program's result is
-    another one than the first."""
+    """Return the name of a schedule under which the program has another result
+    than the first one."""
     from pystreams import schedules
 
     expected = schedules.replay(lambda: program(seed), "early")
@@ -124,7 +125,8 @@ def found(seed):
 
 
 def digest(first, count):
-    """Return the digest of programs first to first + count - 1."""
+    """Return the digest of `count` programs, of which the first has the seed
+    `first`."""
     digest = hashlib.sha256()
     for seed in range(first, first + count):
         name = name_of(seed)

@@ -32,19 +32,20 @@ from short_calls import Native
 
 import pystreams
 
-# What calls import at their first use: it may be compiled then, and CPython's
-# compiler is not to be swept.
+# Import what calls import at their first use.  It may be compiled at the
+# import, and CPython's compiler shall not be swept.
 import pystreams._asyncio
 import pystreams._explain
 import pystreams._interchange
 from pystreams import _C
 
 SHORT = (MemoryError, OSError)
-# What CPython says if it had an exception and no memory for the frame of the
-# caller, to which it was on its way: it loses it (take_ownership in frame.c).
-# 3.10 raises none for a lack of memory for the cache that a function gets at
-# its 1024th call (_PyCode_InitOpcache), and says nothing if there is no memory
-# for the sentence either (_PyErr_FormatV).
+# The errors that CPython reports if it has no memory for the frame of a caller
+# to which an exception propagates.  It then loses the exception
+# (take_ownership in frame.c).  CPython 3.10 raises no exception if it has no
+# memory for the cache that a function gets at its 1024th call
+# (_PyCode_InitOpcache).  The text is empty if there is no memory for it,
+# either (_PyErr_FormatV).
 LOST = (
     re.compile("^$|_PyEval_EvalFrameDefault returned NULL without")
     if sys.version_info < (3, 11)
@@ -57,30 +58,31 @@ LOST = (
 )
 # More allocations than any call makes.
 MOST = 2000
-# How many fail where all do.  Not more: CPython 3.11 ends the process after 32
-# that fail while it makes a MemoryError, and with no memory at all it tries
-# for ever to enter a block that handles an exception.
+# How many allocations fail in the sweeps in which all fail.  There must not be
+# more.  CPython 3.11 ends the process after 32 failures while it makes a
+# MemoryError, and with no memory at all it tries for ever to enter a block
+# that handles an exception.
 MANY = 25
 SWEEPS = 10
 BATCH = 100
 BATCHES = 30
-# More than what the module allocates for an object of the package.
+# More blocks than the module allocates for an object of the package.
 OF_AN_OBJECT = 16
 
 
 class Lost(Exception):
-    """What makes the world of no more use."""
+    """The world cannot be used any more."""
 
 
 class Python:
     """The interpreter's allocator."""
 
-    # With the library loaded, how much the module holds.
+    # If shortage.c is loaded, this returns how much the module holds.
     held = staticmethod(lambda: 0)
 
     def attempt(self, call, skip, count):
-        """Have count allocations fail after skip: whether the first of them
-        did, and with what the call ended."""
+        """Have count allocations fail after skip.  Return whether the first of
+        them has failed, and how the call ended."""
         error, failed = None, True
         try:
             _testcapi.set_nomemory(skip, skip + count)
@@ -94,7 +96,8 @@ class Python:
         return failed, error
 
     def is_over(self, some=tuple(range(50)), make=object):
-        """Whether the allocation that was to fail did, before this call."""
+        """Return whether the allocation that should fail has failed before
+        this call."""
         try:
             for _ in some:
                 make()
@@ -104,8 +107,8 @@ class Python:
 
 
 class Threads(Python):
-    """The interpreter's allocator, from when a scene says so on a thread of
-    the package's; a scene returns the Futures that are then to end."""
+    """The interpreter's allocator, from the moment when a scene on a thread of
+    the package says so.  The scene returns the Futures that must end then."""
 
     ENDED = ("FINISHED", "CANCELLED_AND_NOTIFIED")
 
@@ -115,7 +118,7 @@ class Threads(Python):
         )
         end = time.monotonic() + LIMIT
         over, left = False, futures
-        # No lock is taken, as this may fail here, too.
+        # Take no lock, as this may fail here, too.
         while left:
             try:
                 left = [f for f in left if f._state not in self.ENDED]
@@ -134,7 +137,7 @@ class Threads(Python):
 
 
 def arm(start, result):
-    # The main thread has no memory either: it is to be in its loop by now.
+    # The main thread has no memory either, so give it time to enter its loop.
     time.sleep(0.001)
     start()
     return result
@@ -192,7 +195,7 @@ SCENES = {
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Has allocations fail while it first delivers."""
+    """An event loop in which allocations fail during the first delivery."""
 
     def __init__(self, shortage, skip, count):
         super().__init__()
@@ -215,7 +218,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class Delivery(Python):
-    """The same, in the delivery to an event loop."""
+    """The interpreter's allocator, during the delivery to an event loop."""
 
     def attempt(self, call, skip, count):
         loop = Loop(super(), skip, count)
@@ -226,8 +229,8 @@ class Delivery(Python):
             asyncio._set_running_loop(None)
         try:
             end, left = time.monotonic() + LIMIT, futures
-            # Not asyncio.wait(): a future that is done may have had no memory
-            # to say so to those that wait for it.
+            # Do not use asyncio.wait().  A future that is done may have had no
+            # memory to tell the tasks that wait for it.
             while left and time.monotonic() < end:
                 loop.run_until_complete(asyncio.sleep(0.001))
                 left = [f for f in futures if not f.done()]
@@ -240,14 +243,14 @@ class Delivery(Python):
 
 
 def deliver(world):
-    """What several streams were awaited for, at once."""
+    """Await several streams at once."""
 
     def call():
         streams = [pystreams.Stream(world.device) for _ in range(8)]
         world.hold()
         for stream in streams:
             stream.wait_stream(world.stream)
-        # What gives up an await gives up its future.
+        # Keep the iterators, because dropping one would drop its future.
         world.kept.extend(stream.__await__() for stream in streams)
         futures = [next(waiting) for waiting in world.kept]
         libc.sem_post(world.holds[-1])
@@ -262,8 +265,8 @@ DELIVERIES = {"deliver": deliver}
 
 
 def is_short(error):
-    """Whether a call failed for a shortage, or not at all; what it was doing
-    then may fail for what is missing."""
+    """Return whether a call failed because of a shortage, or did not fail.  An
+    exception that was raised while a MemoryError was handled also counts."""
     if error is None or isinstance(error, SHORT):
         return True
     if isinstance(error, SystemError):
@@ -273,7 +276,7 @@ def is_short(error):
         if left and "a result with an exception set" in str(error):
             return is_short(error.__cause__)
         return LOST is not None and LOST.search(str(error)) is not None
-    # What CPython says of its own, and a peer whose memory cannot be had.
+    # CPython's own errors, and the error of a peer whose memory cannot be had.
     if re.search("can't (allocate lock|start new)|out of reach", str(error)):
         return True
     return error.__context__ is not None and is_short(error.__context__)
@@ -288,7 +291,7 @@ class Sweep:
         sys.unraisablehook = self.unraisable.append
 
     def fault(self, case, text):
-        # One line for what differs by addresses alone.
+        # Print one line for texts that differ only by addresses.
         text = re.sub(r"0x[0-9a-f]+", "0x...", text)
         line = f"{self.world.name}, {case}: {text}"
         if line not in self.faults:
@@ -296,8 +299,8 @@ class Sweep:
             print(line, flush=True)
 
     def sweep(self, case, prepare, count, most=MOST):
-        """Have each allocation of the call fail, and those after it: how many
-        there are."""
+        """Have each allocation of the call fail, together with those after it.
+        Return the number of allocations."""
         for skip in range(most):
             call = prepare(self.world)
             failed, error = self.shortage.attempt(call, skip, count)
@@ -317,7 +320,7 @@ class Sweep:
         return most
 
     def check(self, case, where):
-        """Whether all is as it was."""
+        """Check that all is as it was before, and note what is not."""
         lost = self.world.settle()
         try:
             assert self.world.stream.submit(int, "7").result(LIMIT) == 7
@@ -344,11 +347,12 @@ class Sweep:
         self.unraisable.clear()
 
     def held(self):
-        """What there is now: descriptors, and what the module allocated,
-        unless the interpreter keeps objects of the package, or frames that
-        may: when it is short of memory it loses references to frames itself.
-        Those of the package are counted in test_references.py."""
-        # The package's threads give up a Future when they get the GIL again.
+        """Return the number of descriptors, and of the module's allocations.
+        The latter are not counted if the interpreter keeps objects of the
+        package, or frames that may refer to them, because the interpreter
+        itself loses references to frames when it is short of memory.  The
+        package's references are counted in test_references.py."""
+        # The package's threads drop a Future when they get the GIL again.
         time.sleep(0.005)
         gc.collect()
         kept = sum(
@@ -362,7 +366,8 @@ class Sweep:
         }
 
     def run(self, case, prepare):
-        """Sweep until nothing grows any more; whether the world is whole."""
+        """Sweep until nothing grows any more.  Return whether the world can
+        still be used."""
         try:
             count = self.sweep(case, prepare, 1)
             self.sweep(case, prepare, MANY, count)
@@ -382,8 +387,8 @@ class Sweep:
         return True
 
     def look_for_leak(self, case, prepare, count, kind):
-        """The allocation whose failure leaks each time.  Lists of free
-        objects, the interpreter's, grow too, but ever more slowly."""
+        """Find the allocation whose failure leaks each time.  The
+        interpreter's lists of free objects grow, too, but ever more slowly."""
         for skip in range(count):
             grown, before = BATCH, self.held()[kind]
             for _ in range(BATCHES):
@@ -399,16 +404,17 @@ class Sweep:
 
 
 def start_again(names, chosen):
-    """Go on with the cases of these names, in the place of those that were
-    chosen, in a program in which nothing is stuck."""
+    """Run this program again, with the cases of these names instead of those
+    that were chosen.  In the new program, nothing is stuck."""
     if names:
         program = [sys.executable, *sys.orig_argv[1:]]
         os.execv(sys.executable, [*program[: len(program) - chosen], *names])
 
 
 def outlive_lost_references():
-    """Keep the code of each function, whose references CPython 3.12 and 3.13
-    lose: one whenever they have no memory for a generator (gh-122752)."""
+    """Keep the code of each function alive, because CPython 3.12 and 3.13 lose
+    a reference to it whenever they have no memory for a generator
+    (gh-122752)."""
     left = [
         one.__code__
         for one in gc.get_objects()
@@ -425,7 +431,7 @@ def main(kind, name, *chosen):
     gc.disable()
     if (3, 12) <= sys.version_info < (3, 14):
         outlive_lost_references()
-    # What concurrent.futures says of a callback that failed.
+    # Hide what concurrent.futures logs about a callback that failed.
     logging.disable()
     threading.excepthook = lambda arguments: None
     preloaded = os.environ.get("SHORTAGE")
@@ -442,10 +448,10 @@ def main(kind, name, *chosen):
     names = [case for case in table if not chosen or case in chosen]
     if kind == "python" and sysconfig.get_config_var("Py_GIL_DISABLED"):
         # CPython crashes without the GIL if str.split() or a list display has
-        # no memory for the items of its list: the list, which has none yet,
-        # is dropped with what stands in their place (PyList_New in
-        # listobject.c).  Names of schedules are split, and a race is reported
-        # with lists of what it found.
+        # no memory for the items of its list.  The list is then dropped
+        # although its items are not initialized (PyList_New in listobject.c).
+        # Names of schedules are split, and a race is reported with lists of
+        # what it found.
         crashes = ("schedules.run", "races.detect")
         names = [n for n in names if not any(c in n for c in crashes)]
     for number, case in enumerate(names):

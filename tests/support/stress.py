@@ -36,7 +36,7 @@ def open_files():
 
 
 class Log(list):
-    """The log of one stream's callables; it outlives the stream."""
+    """The log of one stream's callables.  It outlives the stream."""
 
     __hash__ = object.__hash__
 
@@ -57,7 +57,8 @@ class Stress:
         self.seconds = seconds
         self.lanes = [Lane(self.device) for _ in range(STREAMS)]
         self.events = [pystreams.Event(device) for _ in range(STREAMS)]
-        # How many callables each thread gave to the stream of each log.
+        # For each thread, how many callables it gave to the stream of each
+        # log.
         self.given = []
         self.operations = dict(OPERATIONS)
         self.on_gpu = self.type == 1 and not _C.is_emulated(self.type)
@@ -75,8 +76,9 @@ class Stress:
                 self.operations[operation] = weight
 
     def prepare(self, rng):
-        """Do everything once, alone: a GPU's driver that loads a kernel waits
-        for the callables of all streams, and keeps them out."""
+        """Do everything once, alone.  While a GPU's driver loads a kernel, it
+        waits for the callables of all streams, and blocks the calls that they
+        make."""
         faulthandler.dump_traceback_later(2 * LONG, exit=True)
         given = {}
         self.given.append(given)
@@ -120,9 +122,9 @@ class Stress:
             self.errors.append(error)
 
     def is_over(self):
-        """Whether the time is up and all operations have been done, except
-        for the rarest ones: on a busy machine, the time may be too short for
-        a rare operation."""
+        """Whether the time is up and all operations have been done, except for
+        the rarest ones.  On a busy machine, the time may be too short for a
+        rare operation."""
         return time.monotonic() >= self.end and all(
             number > 0 or self.operations[name] < 1
             for name, number in self.done.items()
@@ -191,9 +193,10 @@ class Stress:
             nap = rng.choice([0, 0, 0, 0.001])
             other = rng.choice([None, None, self.stream(rng)])
             if self.on_gpu:
-                # Here, other threads make streams.  While the driver makes
-                # one, a callable that calls the driver may have to wait for
-                # it, and the driver for that callable: deadlock.
+                # Other threads create streams at the same time.  While the
+                # driver creates a stream, a callable that calls the driver may
+                # have to wait for it.  The driver may wait for that callable,
+                # which is a deadlock.
                 other = None
             number = given.get(log, 0)
             stream.submit(callable, number, nap, other)
@@ -235,7 +238,7 @@ class Stress:
         asyncio.run(main())
 
     def memory(self, rng, given):
-        """A buffer filled on one stream, copied on another."""
+        """Fill a buffer on one stream, and copy it on another."""
         first = pystreams.Stream(self.device)
         second = pystreams.Stream(self.device)
         nbytes, byte = rng.choice([10, 5000, 200_000]), rng.randrange(256)
@@ -249,7 +252,8 @@ class Stress:
         assert seen.done() and target == bytes([byte]) * nbytes
 
     def fill_queue(self, rng, given):
-        """More than a queue holds, while a callable keeps it from moving."""
+        """Queue more than a queue holds, while a callable keeps the queue from
+        moving."""
         stream, go = pystreams.Stream(self.device), threading.Event()
         event = pystreams.Event(self.device.type)
         held = stream.submit(go.wait, LONG)
@@ -280,8 +284,8 @@ class Stress:
         asyncio.run(main())
 
     def mix_with(self, theirs, rng):
-        """Order another library's stream after one of ours, and one of ours
-        after it."""
+        """Order another library's stream after one of our streams, and one of
+        our streams after it."""
         pystreams.ExternalStream(theirs).wait_stream(self.stream(rng))
         rng.choice(self.events).record(theirs)
         self.stream(rng).wait_stream(theirs)
@@ -307,7 +311,7 @@ class Stress:
         assert open_files() < self.files + 10
 
 
-# How often each is done.
+# How often each operation is done.
 OPERATIONS = {
     "record": 20,
     "order": 20,
@@ -325,13 +329,13 @@ OPERATIONS = {
 }
 
 
-# Those of another library, how often each is done.
+# For each other library, its operation and how often it is done.
 THEIRS = {"cupy": ("cupy_callback", 5), "numba": ("numba_done", 5)}
 
 
 class Handle(int):
-    """What numba-cuda 0.30 asks of the handle of its streams, which since it
-    uses cuda.bindings has no value."""
+    """A handle with a `value`, which numba-cuda 0.30 uses.  Since Numba uses
+    cuda.bindings, the handles of its streams lack it."""
 
     @property
     def value(self):

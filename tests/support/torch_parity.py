@@ -26,13 +26,15 @@ MEMBER = re.compile(r"torch(\.\w+)+")
 
 
 def matches(pattern, text):
-    """Whether the text is the pattern, where * stands for anything."""
+    """Return whether the text matches the pattern, in which * stands for
+    anything."""
     parts = map(re.escape, pattern.split("*"))
     return re.fullmatch(".*".join(parts), text) is not None
 
 
 def differences(torch, ours):
-    """(key, torch's text, ours) where the two are not the same."""
+    """Yield (key, torch's text, our text) for each key whose two texts
+    differ."""
     for key in torch | ours:
         if not MEMBER.fullmatch(key) and (key not in torch or key not in ours):
             continue
@@ -77,7 +79,7 @@ class Comparison:
 
 
 def code(text):
-    """Text as code in a cell of a table."""
+    """Return the text as code in a cell of a table."""
     text = text.replace("|", "\\|")
     return f"``{text}``" if "`" in text else f"`{text}`"
 
@@ -90,7 +92,7 @@ def table(rows):
 
 
 def page(comparison, about):
-    """The lines of docs/torch-parity.md."""
+    """Yield the lines of docs/torch-parity.md."""
     yield "# Parity with torch"
     yield ""
     yield about
@@ -132,7 +134,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--to", type=Path, help="the folder to write to")
     folder = parser.parse_args().to
-    # The filename in its traceback is the program that failed.
+    # If a program crashes, the traceback has the program as its filename.
     faulthandler.enable()
     try:
         import torch

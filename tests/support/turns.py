@@ -50,7 +50,8 @@ class Program:
         try:
             wait()
         except RuntimeError as error:
-            # A callable waits for its own stream, or two for each other.
+            # A callable waits for its own stream, or two callables wait for
+            # each other.
             self.seen.append("deadlock" in str(error))
 
     def act(self, choose, depth):
@@ -107,7 +108,7 @@ def run(seed):
     from pystreams import schedules
 
     schedule = schedules._Run(name_of(seed), logged=True)
-    # The end of the schedule runs what is left, which uses the cells.
+    # The end of the schedule runs the remaining work, which uses the cells.
     with schedule:
         program = Program(seed)
     return (

@@ -22,7 +22,7 @@ VARIABLE = "NVTX_INJECTION64_PATH"
 
 
 def ranges(t):
-    """(name, domain, thread) of each row."""
+    """Return (name, domain, thread) for each row."""
     return [
         (row[NAME], row[DOMAIN], row[THREAD])
         for row in t.rows
@@ -36,8 +36,8 @@ def rows(t):
 
 @pytest.fixture
 def nvtx():
-    """The package, in a process that it has not been used in before this
-    module is imported."""
+    """The nvtx package, in a process in which it was not used before this
+    module was imported."""
     if os.environ[VARIABLE].find(f"/{os.getpid()}/") < 0:
         pytest.skip("another tool has NVTX")
     return pytest.importorskip("nvtx", reason="needs the nvtx package")
@@ -55,7 +55,7 @@ def headers(tools):
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory, headers):
-    """build(name): the path of a library with NVTX."""
+    """Return build(name), which returns the path of a library with NVTX."""
 
     def build(name):
         path = tmp_path_factory.mktemp("nvtx") / f"{name}.so"
@@ -69,7 +69,7 @@ def build(tmp_path_factory, headers):
 
 @pytest.fixture(scope="module")
 def library(build):
-    """The library, loaded so that its calls hold the GIL."""
+    """A library with NVTX, loaded so that its calls hold the GIL."""
     loaded = ctypes.PyDLL(build("first"))
     loaded.nvtxRangeStartA.restype = ctypes.c_uint64
     loaded.nvtxRangeEnd.argtypes = [ctypes.c_uint64]
@@ -97,14 +97,15 @@ class Event(ctypes.Structure):
 
 
 def test_interface(headers, tmp_path):
-    """nvtx.h says what NVTX's own headers say."""
+    """The declarations in nvtx.h agree with NVTX's own headers."""
     command = ["cc", "-std=c11", "-fsyntax-only", headers]
     subprocess.run([*command, TESTS / "c/nvtx/interface.c"], check=True)
 
 
 def test_ranges_of_the_package(nvtx):
-    """Decorators made before the recording, blocks and marks, with their
-    domains; and the times of the calls within a range."""
+    """Tests decorators that were made before the recording, blocks, and marks,
+    all with their domains.  Also tests the times of the calls within a
+    range."""
 
     @nvtx.annotate(domain="tests")
     def outer():
@@ -190,7 +191,8 @@ def test_a_timeline_that_goes_before_its_ranges_end(nvtx):
 
 
 def test_ranges_of_threads(nvtx):
-    """Each thread has its own; one that is started may end on another."""
+    """Each thread has its own ranges.  A range that one thread starts may end
+    on another."""
     ready, go = threading.Event(), threading.Event()
     started = []
 
@@ -222,7 +224,7 @@ def test_ranges_of_threads(nvtx):
 
 
 def test_texts(library):
-    """Texts in bytes, in wide characters, registered ones, and none."""
+    """Texts may be bytes, wide characters, registered strings, or absent."""
     narrow = ctypes.create_string_buffer("bytes ü".encode())
     wide = ctypes.create_unicode_buffer("wide ü€😀")
     domain = library.nvtxDomainCreateW("domain ü")
@@ -275,7 +277,7 @@ def test_every_function_with_a_range(library):
     for name in ("RangeStartW", "RangeStartEx", "DomainRangeStartEx"):
         getattr(library, f"nvtx{name}").restype = ctypes.c_uint64
     with timeline.record() as t:
-        # NVTX_NO_PUSH_POP_TRACKING, as without a tool.
+        # The result is NVTX_NO_PUSH_POP_TRACKING, as without a tool.
         for push, pop in zip(pushes, pops, strict=True):
             assert push() == pop() == -2
         identifiers = [start() for start in starts]
@@ -294,8 +296,8 @@ TEXT = ctypes.create_string_buffer(b"ex")
 
 @pytest.mark.unscheduled
 def test_ranges_that_are_not_nested(library, tmp_path):
-    """Each domain has a stack of its own, so ranges of two may overlap; in a
-    file, they need a second track."""
+    """Each domain has a stack of its own, so ranges of two domains may
+    overlap.  In a file, they need a second track."""
     domains = [
         ctypes.c_void_p(library.nvtxDomainCreateA(name))
         for name in (b"one", b"two")
@@ -374,7 +376,7 @@ def test_virtual_time(nvtx, no_gpu_is_used):
 
 
 def test_libraries_share_domains(library, build):
-    """Each has an NVTX of its own."""
+    """Each library has its own copy of NVTX."""
     second = ctypes.PyDLL(build("second"))
     second.nvtxDomainCreateA.restype = ctypes.c_void_p
     domains = [each.nvtxDomainCreateA(b"same") for each in (library, second)]
@@ -386,7 +388,7 @@ def test_libraries_share_domains(library, build):
 
 
 def test_many_threads(library):
-    """Nothing is lost, while others read."""
+    """Nothing is lost while other threads read."""
     count, each = 4, 500
     released = ctypes.CDLL(library._name)
 
@@ -403,7 +405,8 @@ def test_many_threads(library):
 
 
 def test_a_child_records_its_own(nvtx):
-    """After a fork, in which the variable is the parent's until it records."""
+    """After a fork, the environment variable is the parent's until the child
+    records."""
     with timeline.record() as t:
         nvtx.push_range("both")
         child = os.fork()

@@ -56,7 +56,7 @@ def of_kind(t, *kinds):
 
 
 def slack_of(t, backend, clock):
-    """By how many nanoseconds two times of a device may disagree."""
+    """Return by how many nanoseconds two times of a device may disagree."""
     slack = 0 if clock == "exact" and backend.on_engine else t.clock_error
     return slack + (1000 if clock == "by events" else 0)
 
@@ -82,18 +82,18 @@ def test_columns():
 
 
 def within(backend):
-    """The direction of a copy within a device."""
+    """Return the direction of a copy within a device."""
     return f"{where(backend)} to {where(backend)}"
 
 
 def where(backend):
-    """Where a device's memory is."""
+    """Return where a device's memory is."""
     return "host" if backend.name == "cpu" else "device"
 
 
 @pytest.mark.unscheduled
 def test_operations(two, clock):
-    """Their kinds, sizes, streams and times."""
+    """Tests the kinds, sizes, streams and times of operations."""
     backend = two.backend
     other = backend.empty(1 << 12)
     with timeline.record() as t:
@@ -193,7 +193,8 @@ def test_places(two):
 
 
 def test_waits_of_streams(two):
-    """Each has its record, and takes as long as it holds its stream up."""
+    """Each wait has its record as source, and takes as long as it holds up its
+    stream."""
     event = two.backend.event()
     with timeline.record() as t:
         two.backend.sleep(two.a, 5)
@@ -227,7 +228,7 @@ def test_a_wait_for_what_is_done(two):
 
 @pytest.mark.unscheduled
 def test_waits_of_threads(two):
-    """With what they waited for."""
+    """Each wait says what the thread waited for."""
     backend = two.backend
     with timeline.record() as t:
         backend.sleep(two.a, 5)
@@ -285,8 +286,8 @@ def test_an_await(two, kind):
 
 @pytest.mark.unscheduled
 def test_awaits_of_several_tasks(two):
-    """No time counts as waiting twice, nor does what another task does before
-    it makes a call."""
+    """No time counts as waiting twice.  The time in which another task
+    computes before it makes a call does not count as waiting."""
     computed = []
 
     async def main():
@@ -313,7 +314,7 @@ def test_awaits_of_several_tasks(two):
 
 @pytest.mark.unscheduled
 def test_an_await_that_is_cancelled(two):
-    """It has a row, since the thread has waited."""
+    """The cancelled await has a row, since the thread has waited."""
 
     async def main():
         with pytest.raises(asyncio.TimeoutError):
@@ -328,7 +329,7 @@ def test_an_await_that_is_cancelled(two):
 
 
 def test_an_await_that_outlives_the_timeline(two):
-    """It has no row in the next one, either."""
+    """The await has no row in the next timeline, either."""
 
     async def main():
         with timeline.record() as before:
@@ -400,7 +401,7 @@ def test_a_span_with_a_wrong_name(name):
 
 
 def test_a_span_with_a_wrong_stream():
-    """It is refused whether or not something records."""
+    """The stream is refused whether or not something records."""
     with pytest.raises(
         TypeError,
         match=r"span\(\) expects a Stream or an object with "
@@ -437,7 +438,7 @@ def test_graphs(two, clock):
 
 @pytest.mark.unscheduled
 def test_launches_that_are_done_before_the_call_returns(engine):
-    """They take as long as their work does."""
+    """These launches take as long as their work."""
     stream, block = engine.stream(), engine.empty(1 << 16)
     graph = Graph(engine.type)
     with Capture(graph, stream):
@@ -452,7 +453,7 @@ def test_launches_that_are_done_before_the_call_returns(engine):
 
 
 def test_failed_and_cancelled_work(two):
-    """A callable that never ran has no row; one that raised has."""
+    """A callable that never ran has no row, but one that raised has a row."""
     with timeline.record() as t:
         with two.backend.hold(two.a):
             two.a.submit(int).cancel()
@@ -466,7 +467,7 @@ def test_failed_and_cancelled_work(two):
 
 @pytest.mark.unscheduled
 def test_what_has_not_ended(two):
-    """Unfinished work has no times; they come when it ends."""
+    """Unfinished work has no times.  It gets them when it ends."""
     with two.backend.hold(two.a):
         with timeline.record() as t:
             two.block.fill_(1, stream=two.a)
@@ -543,7 +544,7 @@ def test_nested(two):
 
 
 def test_off(two):
-    """Nothing is kept, and spans do nothing."""
+    """Nothing is kept while nothing records, and spans do nothing."""
     with timeline.record() as t:
         pass
     with timeline.span("none", two.a):
@@ -599,7 +600,7 @@ def test_reading_while_threads_record(two, monkeypatch, by_events):
 
 
 def test_threads(two):
-    """Each has its name, even after it has ended."""
+    """The rows have each thread's name, even after the thread has ended."""
     # Garbage with a Buffer could be collected in a thread that begins, before
     # threading knows the thread's name.
     gc.collect()
@@ -618,7 +619,8 @@ def test_threads(two):
 
 
 def test_a_wait_for_nothing_is_in_no_path():
-    """For example, a wait of another library for work that is done already."""
+    """An example is a wait of another library for work that is done
+    already."""
     more = (0, None, None, None, None, None)
     wait = ("synchronize", "cuStreamSynchronize", None, None, "main")
     rows = [
@@ -636,7 +638,8 @@ def test_a_wait_for_nothing_is_in_no_path():
 
 
 def test_a_path_while_time_stands_still():
-    """Work after a wait for several ends at the moment at which that ended."""
+    """If a wait for several objects is followed by more work, the work may end
+    at the same moment as the wait."""
     more = (0, None, None, None, None, None)
     rows = [
         ("sleep", "sleep", "cpu:0", "a", "main", 0, 0, 50, *more),
@@ -649,7 +652,7 @@ def test_a_path_while_time_stands_still():
 
 
 def test_many_threads_at_once(two):
-    """Nothing is lost, while others read."""
+    """Nothing is lost while other threads read."""
     count, each = 4, 300
 
     def run(number):
@@ -716,7 +719,8 @@ def test_virtual_time(no_gpu_is_used):
 
 @pytest.mark.unscheduled
 def test_a_schedule_in_a_recording(no_gpu_is_used):
-    """Its work stands where it ran, and sleeps end in the future."""
+    """The schedule's work has the times at which it ran, and sleeps end in the
+    future."""
 
     def fn():
         stream = pystreams.Stream("cpu")
@@ -758,14 +762,14 @@ print(t.duration // 1_000_000_000)
 
 
 def test_a_schedule_in_the_programs(run_python):
-    """Virtual time goes on in the inner schedule, and after it."""
+    """Virtual time goes on in the inner schedule and after it."""
     done = run_python(NESTED, env={"PYSTREAMS_SCHEDULE": "late"})
     assert (done.stdout, done.stderr) == ("[0, 1, 2]\n3\n", "")
 
 
 def test_with_races(two):
-    """Both work at once.  If the report of a race raises, the second access is
-    not queued and has no row."""
+    """The detector and the timeline work at the same time.  If the report of a
+    race raises, the second access is not queued and has no row."""
     with timeline.record() as t, races.detect(lambda race: 1 / 0):
         two.block.fill_(1, stream=two.a)
         with pytest.raises(ZeroDivisionError):
@@ -788,7 +792,7 @@ def test_chart(two, columns):
 
 
 def test_chart_of_many_streams(backend):
-    """Those with the most operations are drawn."""
+    """The streams with the most operations are drawn."""
     streams = [backend.stream() for _ in range(60)]
     with timeline.record() as t:
         for stream in streams:
@@ -833,15 +837,16 @@ def test_fork(thread_sanitized):
 
 
 def test_a_span_that_nobody_ends():
-    """Without memory, the end of a with block may not run; its span has no row
-    then."""
+    """Without memory, the end of a with block may not run.  Then its span has
+    no row."""
     with timeline.record() as t, timeline.span("kept"):
         _C.timeline_span_begin("lost", None)
     assert [row[NAME] for row in t.rows] == ["kept"]
 
 
 def test_where_cupti_is_looked_for(monkeypatch):
-    """In a wheel first, then in the toolkit that the environment names."""
+    """CUPTI is looked for in a wheel first, and then in the toolkit that the
+    environment names."""
     monkeypatch.setenv("CUDA_HOME", "/mine")
     monkeypatch.delenv("CUDA_PATH", raising=False)
     places = list(_cupti._places())
@@ -855,7 +860,7 @@ def test_where_cupti_is_looked_for(monkeypatch):
 
 
 def test_cupti_is_not_loaded_without_a_gpu(monkeypatch):
-    """Nor is it looked for."""
+    """It is not even looked for."""
     monkeypatch.setattr(_cupti._C, "device_count", lambda type: 0)
     monkeypatch.setattr(_cupti, "_places", None)
     with timeline.record():

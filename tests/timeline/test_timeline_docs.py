@@ -83,7 +83,7 @@ def test_the_exception_of_a_program(
 
 
 def test_a_program_that_fails(run_python, tmp_path):
-    """Its timeline is written none the less."""
+    """The program's timeline is written in spite of the failure."""
     (tmp_path / "program.py").write_text("1 / 0")
     command = ["-m", "pystreams", "timeline", "-o", tmp_path / "t.json"]
     done = run_python([*command, tmp_path / "program.py"])

@@ -24,7 +24,7 @@ def recorded(request, backend):
     """A random program with all kinds of rows."""
     choose = random.Random(request.param)
     streams = [backend.stream(i % backend.count) for i in range(3)]
-    # One for each stream: nothing orders their fills.
+    # There is one block for each stream, because nothing orders their fills.
     blocks = {s: backend.empty(1 << 12, s.device.index) for s in streams}
     with timeline.record() as t:
         for _ in range(40):
@@ -49,7 +49,8 @@ def recorded(request, backend):
 
 
 def slices(rows):
-    """The bars that are drawn: (process, track, name, begin, end)."""
+    """Return the bars that are drawn, as (process, track, name, begin,
+    end)."""
     return sorted(
         (
             row[DEVICE] or "host",
@@ -64,7 +65,8 @@ def slices(rows):
 
 
 def arrows(rows):
-    """(from process and track, time, to process and track, time)"""
+    """Return the arrows as (begin's process and track, time, end's process and
+    track, time)."""
     found = []
     for row in rows:
         if row[KIND] == "wait" and row[SOURCE] is not None:
@@ -75,8 +77,9 @@ def arrows(rows):
 
 
 def depths(rows):
-    """How many operations of each device are queued, counted anew for each
-    time at which this changes; after the last change at that time."""
+    """Return how many operations of each device are queued, at each time at
+    which this number changes.  If it changes several times at one time, the
+    last number counts."""
     found = {}
     for device in {row[DEVICE] for row in rows if row[KIND] in WORK}:
         spans = [
@@ -168,7 +171,7 @@ class Perfetto:
         ends = []
         packets = list(trace.packet)
         assert packets[0].sequence_flags == 1
-        # As the trace processor does.
+        # Sort the packets, as Perfetto's trace processor does.
         packets.sort(key=lambda packet: packet.timestamp)
         for packet in packets:
             assert packet.trusted_packet_sequence_id == 1
@@ -226,7 +229,7 @@ def test_read_back(recorded, tmp_path, suffix, read):
 
 
 def test_notes(recorded, tmp_path):
-    """What a viewer shows of a slice that was clicked on."""
+    """The notes are what a viewer shows about a slice that was clicked on."""
     recorded.save(tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     notes = [e["args"] for e in events if e.get("cat") == "fill"]
@@ -263,7 +266,8 @@ def test_pictures(recorded, tmp_path, suffix, start):
 
 
 def test_the_title_of_a_picture_is_that_of_the_chart(backend):
-    """It has the time until the last operation ends, not only the block's."""
+    """The title has the time until the last operation ends, not only the time
+    of the block."""
     pytest.importorskip("matplotlib", reason="needs Matplotlib")
     with timeline.record() as t:
         stream = backend.stream()
@@ -272,7 +276,7 @@ def test_the_title_of_a_picture_is_that_of_the_chart(backend):
     title = _picture.draw(t).axes[0].get_title(loc="left")
     assert t.chart().startswith(f"{title}: ")
     number, unit = title.removeprefix("1 operation in ").split()
-    # A device sleeps by its own clock.
+    # The sleep may seem shorter, because a device sleeps by its own clock.
     assert float(number) >= 40 and unit == "ms"
 
 
@@ -308,7 +312,8 @@ def test_copies_have_colors_by_direction():
 
 
 def test_narrow_slices_have_no_edges():
-    """They are narrower than their edge, and would look empty."""
+    """Narrow slices would look empty, because they are narrower than their
+    edges."""
     pytest.importorskip("matplotlib", reason="needs Matplotlib")
     rows = [
         ("fill", "fill", "cpu:0", "s", "t", 0, begin, end)
@@ -373,8 +378,8 @@ def test_varints(value):
 
 @pytest.mark.parametrize("suffix", ["json", "pftrace"])
 def test_many_operations(tmp_path, sanitized, suffix):
-    """100,000 operations take less than a second of CPU and 20 MB more: in
-    proportion, a million take 10 s and 200 MB."""
+    """100,000 operations take less than a second of CPU time and 20 MB more
+    memory.  So a million take 10 s and 200 MB."""
     if sanitized:
         pytest.skip("a sanitizer makes it slower and larger")
     import pystreams
@@ -396,7 +401,7 @@ def test_many_operations(tmp_path, sanitized, suffix):
 
 @pytest.mark.parametrize("suffix", ["json", "pftrace"])
 def test_all_in_one_moment(backend, no_gpu_is_used, tmp_path, suffix):
-    """As while a schedule is explored."""
+    """This happens while a schedule is explored."""
     path = tmp_path / f"t.{suffix}"
     with schedules.run("late"):
         block = backend.empty(64)

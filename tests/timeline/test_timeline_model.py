@@ -1,5 +1,5 @@
-"""The timeline against a model: random programs, for which the model finds by
-a search of the whole graph of calls which calls came before which."""
+"""The timeline against a model.  In random programs, the model finds which
+calls came before which, by a search of the whole graph of calls."""
 
 import itertools
 import os
@@ -18,7 +18,8 @@ WORK = ("fill", "sleep", "callable")
 
 
 class Program:
-    """A run, and for each of its calls that has a row: what came before."""
+    """A run and, for each of its calls that has a row, the calls that came
+    before."""
 
     def __init__(self, backend, seed):
         self.backend = backend
@@ -26,7 +27,8 @@ class Program:
         devices = min(2, backend.count)
         self.streams = [backend.stream(i % devices) for i in range(4)]
         self.events = [backend.event() for _ in range(4)]
-        # One for each stream: nothing orders their fills.
+        # There is one block for each stream, because nothing orders their
+        # fills.
         self.blocks = [
             backend.empty(1 << 10, stream.device.index or 0)
             for stream in self.streams
@@ -39,7 +41,8 @@ class Program:
         self.before = []
         self.latest = {}
         self.recorded = {}
-        # The device of each event: all its records are made there.
+        # The device of each event.  All records of the event are made on this
+        # device.
         self.homes = {}
 
     def call(self, kind, stream, source=None):
@@ -96,7 +99,7 @@ class Program:
         return t
 
     def work_before(self, call):
-        """The operations that a call comes after."""
+        """Return the operations that a call comes after."""
         seen, todo = set(), [call]
         while todo:
             for before in self.before[todo.pop()]:
@@ -120,7 +123,8 @@ def make(backend, seed):
 
 @pytest.fixture(params=range(GROUPS), ids="part-{}".format)
 def each_seed(request, backend):
-    """each_seed(check): call it with the program of each seed of a part."""
+    """Return each_seed(check), which calls check with the program of each seed
+    of a part."""
 
     def run(check):
         for seed in range(request.param, SEEDS, GROUPS):
@@ -156,7 +160,7 @@ def test_order(each_seed):
 
 
 def busy_at(rows, recorder, duration, time):
-    """What is busy in the nanosecond that begins then."""
+    """Return what is busy in the nanosecond that begins at this time."""
     found = set()
     waits = 0
     for row in rows:
@@ -186,7 +190,7 @@ def test_overlap(each_seed):
 
 
 class Path:
-    """The critical path, by looking at everything that came before."""
+    """The critical path, found by looking at everything that came before."""
 
     def __init__(self, program, rows, calls, duration):
         self.program = program
@@ -218,8 +222,8 @@ class Path:
 
     def host(self, end, index, floor):
         """Follow the thread back from a row to its last synchronize() that
-        waited for some work.  Others do not count, although the record of an
-        idle stream can make the host of a GPU wait, too."""
+        waited for some work.  Other waits do not count, although the record of
+        an idle stream can make the host of a GPU wait, too."""
         for at in reversed(range(index)):
             row = self.rows[at]
             if row[KIND] != "synchronize":

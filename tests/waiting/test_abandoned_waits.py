@@ -95,18 +95,19 @@ assert wait(objects, 30).not_done == set()
     ],
 )
 def test_polling_leaves_nothing(backend, run_python, sanitized, how, which):
-    """There are fewer places left in the queue than there are polls."""
+    """There are more polls than there are free places in the queue."""
     fills = "fills" if backend.on_engine else "leaves room"
     done = run_python(POLL, backend.name, how, which, fills, timeout=90)
     assert (done.returncode, done.stderr) == (0, "")
-    # What the driver itself takes for a record that is pending is its own.
+    # The driver's own memory for a pending record does not count.
     if backend.on_engine and not sanitized:
         assert int(done.stdout) < 300_000
 
 
 @pytest.mark.parametrize("how", ["wait", "as_completed"])
 def test_a_future_that_is_done_keeps_no_waiter(backend, how, monkeypatch):
-    """Nor its callbacks, by which it was waited for."""
+    """The Future does not keep the callbacks by which it was waited for,
+    either."""
     go, waiters = threading.Event(), []
 
     def make(type=_C.Waiter):
@@ -122,6 +123,6 @@ def test_a_future_that_is_done_keeps_no_waiter(backend, how, monkeypatch):
     else:
         assert list(pystreams.as_completed([future])) == [future]
     assert future._done_callbacks == []
-    # The callback is over in a moment.
+    # The callback ends in a moment.
     (waiter,) = waiters
     wait_until(lambda: waiter() is None)

@@ -28,7 +28,8 @@ def loops():
 
 @pytest.fixture(params=loops())
 def run(request):
-    """run(coroutine), to its end, on a loop of its own."""
+    """Return run(coroutine), which runs the coroutine to its end, on a new
+    loop."""
 
     def run(coroutine):
         loop = request.param()
@@ -42,7 +43,8 @@ def run(request):
 
 @pytest.fixture
 def gate(backend):
-    """hold(stream) keeps it busy; open() lets all go on."""
+    """hold(stream) keeps the stream busy.  open() lets all held streams go
+    on."""
     go = threading.Event()
 
     class Gates:
@@ -149,7 +151,7 @@ def test_work_that_fails(faulty, run, when):
 
 @pytest.mark.unscheduled
 def test_a_failure_that_the_object_forgets(faulty, run, gate):
-    """The record that is awaited failed; the latest one did not."""
+    """The record that is awaited has failed, but the latest record has not."""
     stream, event, good = faulty.stream(), faulty.event(), faulty.stream()
     closed = faulty.stream()
     for failing in (stream, closed):
@@ -196,7 +198,7 @@ def test_recorded_again_meanwhile(backend, run, gate):
 
 
 def test_ten_thousand(backend, run, gate):
-    """On one descriptor, and on no thread."""
+    """Ten thousand awaits need one descriptor and no thread."""
     streams = [backend.stream() for _ in range(10)]
     for stream in streams:
         gate.hold(stream)
@@ -228,7 +230,7 @@ def test_ten_thousand(backend, run, gate):
 
 
 def test_cancelled(backend, run, gate):
-    """The work goes on, other awaits of it too, and so does the loop."""
+    """The work, its other awaits and the loop go on."""
     stream = backend.stream()
     gate.hold(stream)
     event = stream.record_event()
@@ -256,7 +258,7 @@ def test_cancelled(backend, run, gate):
 
 
 def test_a_full_queue(full, run):
-    """It needs no room."""
+    """An await needs no room in the queue."""
     stream, event, gate = full
     run(left_pending(stream))
 
@@ -347,7 +349,7 @@ def test_a_loop_that_is_closed_meanwhile(backend, run, gate):
 
 
 def test_closed_loops_leave_nothing(backend, run, gate):
-    """Whether or not something was still awaited on them."""
+    """This holds whether or not something was still awaited on the loop."""
     stream = backend.stream()
 
     async def ends():
@@ -452,7 +454,7 @@ def test_as_completed_with_failures(faulty, run, gate, caplog):
 
 
 def test_as_completed_cancelled(trio, run):
-    """It leaves the work alone, and the callables."""
+    """Cancelling as_completed() does not affect the work and the callables."""
     objects, gates = trio
 
     async def waits():
@@ -470,7 +472,7 @@ def test_as_completed_cancelled(trio, run):
 
 
 class Interrupting(asyncio.Future):
-    """Ctrl-C comes when the first of these gets its result."""
+    """When the first of these futures gets its result, Ctrl-C comes."""
 
     come = False
 
@@ -482,7 +484,7 @@ class Interrupting(asyncio.Future):
 
 
 def test_ctrl_c_loses_no_wait(backend, gate, monkeypatch):
-    """The loop may be run again, and then reports all of them."""
+    """The loop may be run again, and then reports all waits."""
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(Interrupting, "come", False)
     monkeypatch.setattr(loop, "create_future", lambda: Interrupting(loop=loop))
@@ -526,7 +528,8 @@ def test_a_message_for_nobody(backend, gate):
 
 
 def test_a_cancelled_wait_leaves_nothing(backend, gate):
-    """At once: nothing is pending, neither here nor with the backend."""
+    """Immediately after the cancellation, no registration is left, neither in
+    the package nor in the backend."""
     stream = backend.stream()
     gate.hold(stream)
     event = stream.record_event()
@@ -554,10 +557,10 @@ def test_a_cancelled_wait_leaves_nothing(backend, gate):
 
 
 def test_as_completed_keeps_the_order(backend, run):
-    """Work that ends while the loop is busy is yielded in the order of its
-    ends, too."""
+    """Work that ends while the loop is busy is also yielded in the order in
+    which it ended."""
     streams = [backend.stream() for _ in range(12)]
-    # A GPU's poller reports what ended between two polls in no order.
+    # On a GPU, work that ends between two polls is reported in any order.
     step = 2 if backend.on_engine else 8
     for before, stream in pairwise([None, *streams]):
         if before is not None:
@@ -576,7 +579,8 @@ def test_as_completed_keeps_the_order(backend, run):
 
 
 def test_a_loop_that_is_gone_keeps_no_descriptor(backend, gate):
-    """Although the work that it waited for goes on."""
+    """The descriptor is closed although the work that the loop waited for goes
+    on."""
     stream = backend.stream()
     gate.hold(stream)
 

@@ -27,8 +27,9 @@ def held(stream):
 
 @pytest.fixture
 def run(run_python):
-    """run(code): what it prints; on stderr it must print nothing.  If the code
-    defines a function `last`, it runs at exit, after the package's own end."""
+    """Return run(code), which returns what the code prints.  The code must
+    print nothing on stderr.  If it defines a function `last`, that runs at
+    exit, after the package's own end."""
 
     def run(code):
         done = run_python(LAST + PROLOGUE + code, timeout=60)
@@ -88,7 +89,7 @@ print(seen[0])
 @pytest.mark.parametrize("hook", ["settrace", "setprofile"])
 def test_a_hook_that_raises(run, hook):
     """The hook's error is reported as unraisable, or becomes the exception of
-    the callable; the other callables run."""
+    the callable.  The other callables run."""
     code = f"""
 sys.unraisablehook = lambda unraisable: None
 def hook(frame, event, arg):
@@ -115,8 +116,8 @@ print(stream.submit(int).result(30))
 
 
 def test_a_context_is_left_behind_its_callable(stream, block):
-    """Callbacks and the next callable run in the thread's own context; the
-    callable's context, and the objects in it, are dropped."""
+    """Callbacks and the next callable run in the thread's own context.  The
+    callable's context is dropped, together with the objects in it."""
     import contextvars
     import gc
     import time
@@ -150,13 +151,13 @@ def test_a_context_is_left_behind_its_callable(stream, block):
 
 @pytest.fixture
 def short(run):
-    """run(code), which may call nomemory(n): the nth allocation from there
-    fails, until remove()."""
+    """Return run(code).  The code may call nomemory(n), which makes the nth
+    allocation after it fail, until remove()."""
     pytest.importorskip("_testcapi", reason="needs _testcapi")
     # If there is no memory for a function, and a thread's start makes one,
-    # CPython 3.12 and 3.13 give up a reference to its code too much
-    # (MAKE_FUNCTION, python/cpython#122752) and later use it after its free:
-    # each code object gets references to spare.
+    # CPython 3.12 and 3.13 release one reference to its code too many
+    # (MAKE_FUNCTION, python/cpython#122752), and later use the code after it
+    # was freed.  So give each code object additional references.
     head = """
 import ctypes, gc, types
 from _testcapi import set_nomemory, remove_mem_hooks as remove
@@ -194,7 +195,7 @@ stream.submit(int).result()
 
 
 def test_settling_short_of_memory(short):
-    """With and without a thread that waits."""
+    """The Future is settled with and without a thread that waits for it."""
     code = """
 def fails(n):
     error = ValueError("mine")
@@ -241,7 +242,7 @@ print("none is lost")
 
 
 def test_starting_short_of_memory(short):
-    """Whether or not the next Future has been used."""
+    """This holds whether or not the next Future has been used."""
     code = """
 import concurrent.futures
 def until(event, n):
@@ -263,8 +264,8 @@ print("none is lost")
 
 
 def test_submitting_short_of_memory(short):
-    """Each submit() is to a stream that needs a new thread: the callable is
-    refused, or it runs."""
+    """Each submit() is to a stream that needs a new thread.  The callable is
+    either refused, or it runs."""
     code = """
 streams, futures, refused = [], [], 0
 for n in range(60):
@@ -326,8 +327,8 @@ def last():
 
 @pytest.mark.unscheduled
 def test_a_running_one_that_waits_for_a_pending_one_at_exit(run):
-    """It ends, as the other is cancelled: the program waits no five seconds
-    for it."""
+    """The running callable ends, because the pending one is cancelled.  So the
+    program does not wait five seconds for it."""
     code = """
 started = threading.Event()
 held(other)
@@ -390,8 +391,8 @@ def run_fork(run, sanitized):
     ],
 )
 def test_a_child_that_ends_in_a_callable(run_fork, ends, status):
-    """It ends like a child of multiprocessing: its output is flushed, and the
-    parent's atexit functions are not called."""
+    """The child ends like a child of multiprocessing.  Its output is flushed,
+    and the parent's atexit functions are not called."""
     code = f"""
 def child(end, *args):
     print("in the child", end="; ")
@@ -424,7 +425,7 @@ print(submit_fork(child))
 
 
 def test_a_child_ends_what_it_has_begun(run_fork):
-    """Its threads, and callables of its own that run."""
+    """The child ends its threads, and its own callables that run."""
     code = """
 def child():
     mine = pystreams.Stream("cpu")
@@ -464,7 +465,8 @@ print(stream.submit(process).result(30))
 
 
 def test_a_future_of_the_parents_in_the_child(run_fork):
-    """One that is done stays so; one that is not never will be."""
+    """In the child, a Future that is done stays done.  A Future that is not
+    done never will be."""
     code = """
 held(other)
 done, pending = other.submit(int), other.submit(int)
@@ -520,8 +522,9 @@ print(stream.submit(int).result(30))
 
 @pytest.mark.parametrize("isolated", [False, True])
 def test_other_interpreters_are_refused(run_python, isolated):
-    """Before main has imported it, and after, with the reason; nothing of
-    the attempts stays behind."""
+    """Other interpreters are refused before and after the main interpreter has
+    imported the package.  The error says why, and nothing of the attempts
+    stays behind."""
     done = run_python(f"isolated = {isolated}" + REFUSED)
     assert (done.returncode, done.stderr) == (0, "")
     *reasons, result = done.stdout.splitlines()

@@ -6,8 +6,8 @@ from places import SUPPORT
 PROGRAM = SUPPORT / "ctrl_c.py"
 
 
-# Under a schedule an await polls, for as many lines as a thread takes to
-# notify the loop.
+# Do not run this under a schedule.  There, an await polls for as many lines as
+# a thread needs to notify the loop.
 @pytest.mark.unscheduled
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
 def test_at_each_line(run_python, short_library, name):

@@ -147,7 +147,7 @@ def test_interrupted(run_python, name, case):
     if case == "memory":
         prologue += USES_MEMORY
     if case == "full queue, wait_stream":
-        # Something to wait for each time.
+        # Queue something to wait for each time.
         prologue += "other.submit(go.wait, 60)\n"
     code = prologue + CASE.format(wait=wait, check=check)
     done = run_python(code, env=EMULATED, timeout=60)
@@ -157,7 +157,8 @@ def test_interrupted(run_python, name, case):
 
 @pytest.mark.parametrize("case", ["stream", "wait"])
 def test_uncaught(run_python, case):
-    """The program ends as any does, whatever is still going on."""
+    """The program ends like any interrupted program, even if work is still
+    going on."""
     prologue = PROLOGUE.format(name="cpu")
     code = f"""
 {prologue}
@@ -194,7 +195,7 @@ def storm():
 
 @pytest.mark.unscheduled
 def test_a_signal_storm(engine, storm):
-    """Nothing ends early, nothing fails, nothing is lost."""
+    """No wait ends early, no call fails, and nothing is lost."""
     import pystreams
 
     stream, event = engine.stream(), engine.event()
@@ -227,7 +228,7 @@ def test_a_signal_storm_on_callables(engine, storm):
 
 @pytest.mark.unscheduled
 def test_a_handler_may_use_the_package(engine):
-    """It runs in the middle of the wait, on the thread that waits."""
+    """The handler runs in the middle of the wait, on the thread that waits."""
     stream, event = engine.stream(), engine.event()
     seen = []
 
@@ -275,7 +276,7 @@ def test_other_threads_are_left_alone(engine):
 
 
 def test_a_handler_that_forks_in_an_allocation(run_python):
-    """The child has all memory of its own devices."""
+    """The child has all the memory of its own devices."""
     code = (
         PROLOGUE.format(name="cuda")
         + USES_MEMORY
@@ -301,7 +302,7 @@ print(os.waitpid(children[0], 0)[1])
 
 
 def test_a_handler_that_forks(run_python):
-    """The child's wait is for work that it does not have."""
+    """In the child, the wait is for work that the child does not have."""
     code = (
         PROLOGUE.format(name="cpu")
         + """

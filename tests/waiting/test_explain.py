@@ -19,7 +19,7 @@ SECONDS = r"\b\d[\d.e-]* s\b"
 
 
 def words(text):
-    """The text without what differs from run to run."""
+    """Return the text without what differs from run to run."""
     text = re.sub(r"0x[0-9a-f]+", "0x", text)
     return re.sub(SECONDS, "T", re.sub(r"\.py:\d+", ".py", text))
 
@@ -58,7 +58,7 @@ def begin(stream, function, *arguments):
 
 @pytest.fixture
 def pair(engine, blocker):
-    """copy waits for load, which runs a callable."""
+    """Two streams, of which copy waits for load.  load runs a callable."""
     load, copy = named(engine, "load"), named(engine, "copy")
     future = begin(load, blocker)
     event = load.record_event()
@@ -284,7 +284,8 @@ def test_timeouts(engine, pair):
 
 
 def test_a_program_that_is_blocked_can_ask(engine, blocker):
-    """While the main thread waits, and 50 streams have work."""
+    """explain() is called while the main thread waits and 50 streams have
+    work."""
     streams = [engine.stream() for _ in range(50)]
     begin(streams[0], blocker)
     for stream in streams[1:]:
@@ -305,7 +306,7 @@ def test_a_program_that_is_blocked_can_ask(engine, blocker):
 
 
 def test_a_result_of_a_schedule_is_a_wait(engine):
-    """The callable that runs sees who waits for it."""
+    """The running callable sees who waits for it."""
     with schedules.run("late"):
         text = engine.stream().submit(explain).result(LONG)
     assert "MainThread has waited for" in text
@@ -313,7 +314,7 @@ def test_a_result_of_a_schedule_is_a_wait(engine):
 
 
 def test_asked_while_all_changes(engine):
-    """By several threads, without a wrong deadlock."""
+    """Several threads call explain(), and none reports a wrong deadlock."""
     streams = [engine.stream() for _ in range(4)]
     end = time.monotonic() + 1
     texts = []
@@ -392,7 +393,7 @@ def test_work_of_an_emulation_that_was_left(blocker):
 
 @pytest.mark.unscheduled
 def test_default_streams_of_two_emulations(blocker):
-    """They have the same handle."""
+    """The two default streams have the same handle."""
     idle, busy = (
         "the default stream of cuda:0 " + state
         for state in ("is idle", "has 1 operation; the first is callable ")

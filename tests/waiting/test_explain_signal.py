@@ -1,4 +1,4 @@
-"""PYSTREAMS_EXPLAIN_SIGNAL: a live process says what it waits for."""
+"""PYSTREAMS_EXPLAIN_SIGNAL makes a running process print what it waits for."""
 
 import os
 import re
@@ -30,7 +30,8 @@ PROGRAM = """
 
 @pytest.fixture
 def program(tmp_path):
-    """program(signal, fork): one that runs until the test ends."""
+    """Return program(signal, fork), which starts a program that runs until the
+    test ends."""
     running = []
 
     def start(name, fork=""):
@@ -123,7 +124,8 @@ def test_a_handler_that_was_there_is_called_too(run_python):
 @pytest.mark.parametrize(
     ("handler", "told"),
     [
-        # It calls the handler that it has replaced, which is ours.
+        # faulthandler's handler calls the handler that it has replaced, which
+        # is the package's.
         ("faulthandler.register(signal.SIGUSR2, chain=True)", 1),
         ("signal.signal(signal.SIGUSR2, lambda *_: None)", 0),
     ],

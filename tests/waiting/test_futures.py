@@ -34,7 +34,8 @@ def test_it_is_a_future(stream, block):
     assert not future.done() and not future.running()
     block.release()
     assert future.result(LONG) == 0
-    # Without the GIL, what repr() reads may follow the result.
+    # Without the GIL, the state that repr() reads may be set only after the
+    # result.
     concurrent.futures.wait([future], LONG)
     assert "state=finished returned int" in repr(future)
     with pytest.raises(AttributeError, match="no attribute 'other'"):
@@ -63,7 +64,7 @@ def test_a_wrong_timeout(stream, timeout, error):
 )
 @pytest.mark.parametrize("done", [False, True], ids=["pending", "done"])
 def test_it_is_not_copied(stream, block, copied, done):
-    """The copy would never complete."""
+    """A copy of the Future would never complete."""
     future = stream.submit(int)
     if done:
         block.release()
@@ -117,7 +118,7 @@ def test_with_what_takes_futures(backend, block, stream):
     "when", [ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION]
 )
 def test_waits_while_they_become_done(backend, when):
-    """None is counted twice, and none is missed."""
+    """No Future is counted twice, and none is missed."""
     streams = [backend.stream() for _ in range(4)]
     for turn in range(200):
         futures = [
@@ -137,7 +138,7 @@ def test_waits_while_they_become_done(backend, when):
 
 
 def test_one_that_is_cancelled_is_done_at_once(stream, block):
-    """Though its turn has not come."""
+    """The Future is done although its turn has not come."""
     seen = []
     future, other = stream.submit(seen.append, 1), stream.submit(int)
     future.add_done_callback(seen.append)
@@ -183,7 +184,8 @@ def left_held(future):
 
 
 def test_a_condition_that_is_left_held(backend, stream, block):
-    """Neither its stream nor other callables wait, and it becomes done."""
+    """Neither the Future's stream nor other callables wait, and the Future
+    becomes done."""
     futures = [stream.submit(int), stream.submit(fail), stream.submit(str)]
     cancelled, behind = futures[2], stream.submit(int)
     for future in futures:
@@ -232,7 +234,7 @@ def test_many_waiters_and_callbacks(stream, block, count):
 
         def add_result(self, future):
             self.got.append(future)
-            # As wait() does when it ends.
+            # Remove the waiter, as wait() does when it ends.
             future._waiters.remove(self)
 
     future, called = stream.submit(int), []
@@ -253,7 +255,8 @@ def test_many_waiters_and_callbacks(stream, block, count):
 
 
 def test_a_callback_that_raises(stream, block, caplog):
-    """It is logged as any Future's, and those behind it are called."""
+    """The exception is logged as for any Future, and the callbacks behind it
+    are called."""
     future, called = stream.submit(int), []
     future.add_done_callback(lambda f: 1 / 0)
     future.add_done_callback(called.append)
@@ -270,7 +273,8 @@ def test_a_callback_that_raises(stream, block, caplog):
 
 
 def test_a_callback_that_exits(stream, block):
-    """cancel() raises it, once all callbacks were called."""
+    """cancel() raises the callback's exception, once all callbacks were
+    called."""
     future, called = stream.submit(int), []
 
     def interrupt(future):
@@ -299,7 +303,8 @@ def test_run_in_executor(backend, stream):
 
 
 def test_await(stream, block):
-    """A result, an exception, and both again once the Future is done."""
+    """Awaiting gives a result or an exception, also when the Future is done
+    already."""
 
     async def main():
         good, bad = stream.submit(divmod, 7, 2), stream.submit(divmod, 7, 0)
@@ -342,8 +347,8 @@ def test_an_await_that_is_cancelled_cancels_the_callable(stream, block):
 
 
 def unguarded(tree):
-    """Where functions use a Future's list of waiters or its state, or call
-    one that does, outside `with` its _condition."""
+    """Return where functions use a Future's list of waiters or its state, or
+    call a function that does, outside of `with` on its _condition."""
     found = []
 
     def visit(node, function, held):
@@ -363,12 +368,13 @@ def unguarded(tree):
     return found
 
 
-# Called within `with` the _condition of each Future.
+# Functions that are called within `with` on the _condition of each Future.
 INSIDE = {"_create_and_install_waiters"}
 
 
 def test_this_python_uses_futures_within_their_condition():
-    """wait() and as_completed() rely on it, and so does FutureLock."""
+    """wait() and as_completed() rely on the condition, and so does
+    FutureLock."""
     source = inspect.getsource(concurrent.futures._base)
     assert "_create_and_install_waiters(" in source
     assert unguarded(ast.parse(source)) == []

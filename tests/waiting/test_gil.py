@@ -80,7 +80,8 @@ def test_a_counter_proceeds(backend, wait):
 
 
 def busy_for(backend, stream, wait):
-    """Milliseconds the stream was busy, by its own events."""
+    """Return how many milliseconds the stream was busy, measured by its own
+    events."""
     start, end = backend.event(), backend.event()
     start.record(stream)
     backend.sleep(stream, MILLISECONDS)
@@ -91,7 +92,7 @@ def busy_for(backend, stream, wait):
 
 
 def overlap(two_devices, wait):
-    """The sum of the times of two threads' work, divided by the elapsed
+    """Return the sum of the times of two threads' work, divided by the elapsed
     time."""
     barrier = threading.Barrier(2)
     summed = []
@@ -113,9 +114,9 @@ def overlap(two_devices, wait):
 
 
 def test_two_threads_wait_for_two_devices_at_once(two_devices, wait):
-    """Were the GIL kept, the second's work would always start after the
-    first's: then summed and elapsed time are the same.  On a loaded machine
-    a thread may start late, too."""
+    """If a wait kept the GIL, the second thread's work would always start
+    after the first's.  Then the sum would be equal to the elapsed time.  On a
+    busy machine, a thread may start late, too, so try several times."""
     warm_up(two_devices)
     assert any(overlap(two_devices, wait) > 1.4 for _ in range(5))
 
@@ -155,8 +156,8 @@ assert event.query()
 
 @pytest.mark.parametrize("ask", ["event", "stream"])
 def test_who_polls_lets_the_callable_run(backend, ask):
-    """A poll itself lets other threads run; here, Python would switch threads
-    only once a second."""
+    """A poll itself lets other threads run.  Here, Python itself would switch
+    threads only once a second."""
     stream = backend.stream()
     stream.submit(int).result()
     interval = sys.getswitchinterval()
@@ -174,14 +175,15 @@ def test_who_polls_lets_the_callable_run(backend, ask):
 
 
 def test_an_event_is_asked_while_a_thread_waits_for_room(backend, run_python):
-    """The query keeps the GIL, and returns at once."""
+    """The query keeps the GIL, but returns at once."""
     done = run_python(KEPT, str(SUPPORT), backend.name)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_sanitizers_see_what_cuda_lets_happen(backend, sanitized):
-    """A build with a sanitizer calls emulated CUDA with the GIL released, so
-    that the races of that are seen; nothing else would make these switch."""
+    """A build with a sanitizer releases the GIL when it calls emulated CUDA,
+    so that the sanitizer sees the races of these calls.  Nothing else would
+    make the threads switch here."""
     if not (sanitized and backend.on_engine):
         pytest.skip("not a build with a sanitizer")
     stream, event = backend.stream(), backend.event()
@@ -199,8 +201,8 @@ def test_sanitizers_see_what_cuda_lets_happen(backend, sanitized):
     try:
         thread.start()
         before = switches
-        # The GIL is free for an instant a call: a busy machine's other
-        # thread takes many calls to come by it.
+        # Each call releases the GIL only for an instant.  On a busy machine,
+        # the other thread needs many calls until it gets the GIL.
         for _ in range(2_000_000 if backend.name == "cuda" else 2000):
             event.record(stream)
             if switches != before:

@@ -14,8 +14,8 @@ from pystreams.cuda._graphs import Graph
 
 
 def external_on(backend, graph, stream):
-    """An event that the graph records, which was captured on the stream.  The
-    first launch may wait for all work of a GPU."""
+    """Return an event that the graph records, and whose record was captured on
+    the stream.  The first launch may wait for all work of a GPU."""
     event = pystreams.Event(backend.name, enable_timing=False, external=True)
     block = backend.empty(64)
     with Capture(graph, stream):
@@ -34,12 +34,13 @@ def received(waiter, count):
 
 
 def test_an_external_event_waits_for_no_stream_but_its_launch(backend, graph):
-    """Not even for the one that it was captured on."""
+    """The event does not even wait for the stream on which it was captured."""
     captured_on, launching = backend.stream(), backend.stream()
     event = external_on(backend, graph, captured_on)
     waiter, go = _C.Waiter(), threading.Event()
     with backend.hold(launching):
-        # CUDA runs the host functions that hold streams one after another.
+        # Hold this stream by a callable, because CUDA runs the host functions
+        # that hold streams one after another.
         captured_on.submit(go.wait, LONG)
         slow = captured_on.record_event()
         waiter.register(slow, 1)
@@ -68,7 +69,8 @@ def test_an_external_event_has_no_failure_of_another_stream(faulty):
 
 
 def test_a_callable_may_wait_for_an_external_event(backend, graph):
-    """That was captured on its stream, and recorded on another."""
+    """The event was captured on the callable's stream, and is recorded on
+    another one."""
     captured_on, launching = backend.stream(), backend.stream()
     event = external_on(backend, graph, captured_on)
     with backend.hold(launching):
@@ -79,7 +81,7 @@ def test_a_callable_may_wait_for_an_external_event(backend, graph):
 
 
 def test_a_captured_event_is_refused(backend, graph, stream):
-    """The refused call adds no stream to the capture."""
+    """The refused call does not make a stream join the capture."""
     event, waiter, block = backend.event(), _C.Waiter(), backend.empty(64)
     with Capture(graph, stream):
         block.fill_(3)
@@ -108,7 +110,7 @@ def test_an_event_that_is_captured_while_registered(backend, graph, stream):
 
 
 def test_a_device_has_one_thread_for_all_who_wait(backend):
-    """And none once its work is done."""
+    """When its work is done, the device has no such thread."""
 
     def threads():
         return len(os.listdir("/proc/self/task"))
@@ -128,7 +130,7 @@ def test_a_device_has_one_thread_for_all_who_wait(backend):
 
 
 def test_cancelled_while_it_ends(backend):
-    """Several threads cancel waits whose work just ends: a cancelled wait is
+    """Several threads cancel waits while their work ends.  A cancelled wait is
     never reported."""
     streams = [backend.stream() for _ in range(3)]
     late = []

@@ -87,7 +87,8 @@ def test_any_result(stream, returned, block):
 
 
 def test_in_the_order_of_the_stream(backend, stream):
-    """After the copy that is before it, before the copy behind it."""
+    """The callable runs after the copy before it, and before the copy behind
+    it."""
     first, second = backend.host(1000), backend.host(1000)
     seen = []
     backend.sleep(stream, 20)
@@ -127,7 +128,7 @@ def test_the_stream_has_gone_on_once_the_result_is_there(backend, stream):
     for _ in range(50):
         stream.submit(int).result(LONG)
         if not backend.on_engine:
-            # A GPU has not noticed yet that the callable has returned.
+            # The GPU may not have noticed yet that the callable has returned.
             stream.synchronize(timeout=LONG)
         assert stream.query()
 
@@ -226,7 +227,8 @@ def test_nothing_is_kept(stream):
 
 
 def test_reentrant(backend, stream):
-    """A callable submits to its own stream and waits on another's."""
+    """A callable submits to its own stream, and waits for work on another
+    stream."""
     other = backend.stream()
 
     def function():
@@ -240,7 +242,8 @@ def test_reentrant(backend, stream):
 
 
 def test_chain_of_streams(backend):
-    """Each waits for the next: as many threads as there are streams."""
+    """Each callable waits for the next, so there are as many threads as
+    streams."""
     streams = [backend.stream() for _ in range(20)]
 
     def function(depth):
@@ -252,7 +255,8 @@ def test_chain_of_streams(backend):
 
 
 def test_side_by_side(backend):
-    """All are inside at once, or none gets past the barrier."""
+    """All callables run at the same time, because otherwise none would pass
+    the barrier."""
     streams = [backend.stream() for _ in range(64)]
     barrier = threading.Barrier(len(streams))
     futures = [s.submit(barrier.wait, LONG) for s in streams]
@@ -331,7 +335,8 @@ def test_callbacks(stream, block):
 
 
 def test_a_callback_may_wait_for_anything(backend, stream, block):
-    """Even for what is behind the callable, on its stream or another."""
+    """A callback may even wait for work behind the callable, on its stream or
+    on another one."""
     other, seen = backend.stream(), []
 
     def callback(_):
@@ -400,8 +405,8 @@ def test_what_a_callable_may_wait_for(backend, stream):
 
 
 def test_a_callable_looks_at_what_its_stream_wrote(engine):
-    """The export of a Buffer waits for all streams that use it, except, in a
-    callable, for the callable's own."""
+    """The export of a Buffer waits for all streams that use it.  In a
+    callable, it does not wait for the callable's own stream."""
     stream, memory = engine.stream(), pystreams.empty(8, device="cpu")
     if engine.name != "cpu":
         pytest.skip(f"{engine}: only host memory is waited for")
@@ -450,7 +455,8 @@ stream.synchronize()
 
 
 def test_a_full_queue_waits_for_room(engine, block, stream):
-    """65,536 and some more; another thread makes the room."""
+    """More than 65,536 callables are submitted, and another thread makes
+    room."""
     timer = threading.Timer(0.2, block.release)
     timer.start()
     futures = [stream.submit(int) for _ in range(66_000)]

@@ -1,5 +1,5 @@
 """The arguments and the result of a callable are dropped on the package's
-thread: a finalizer there may wait for what is queued behind the callable."""
+thread.  A finalizer there may wait for what is queued behind the callable."""
 
 import logging
 import threading
@@ -48,7 +48,8 @@ def fail(argument):
 @pytest.mark.parametrize("how", [synchronize, wait, result])
 @pytest.mark.parametrize("function", [keep, give, fail])
 def test_a_finalizer_may_wait_for_its_stream(backend, function, how, caplog):
-    # A record of the exception that nobody retrieves would keep the argument.
+    # A log record of the exception that nobody retrieves would keep the
+    # argument.
     caplog.set_level(logging.CRITICAL, "pystreams")
     stream, go, behind = backend.stream(), threading.Event(), []
     held = stream.submit(go.wait, LONG)

@@ -53,7 +53,7 @@ def test_threads_are_named_without_a_lock(backend, ask):
         names.update(ask(backend))
         done.set()
 
-    # So that the callable's thread is there.
+    # Run a callable, so that the callable's thread exists.
     backend.stream().submit(int).result()
     thread = threading.Thread(target=run, name="asks", daemon=True)
     thread.start()

@@ -156,14 +156,16 @@ def test_work_that_failed_is_done(faulty, trio):
 
 
 def test_the_work_at_the_call(backend):
-    """What the stream gets later, and later records, are not waited for."""
+    """wait() does not wait for work that a stream gets later, or for later
+    records."""
     stream, other, event = backend.stream(), backend.stream(), backend.event()
     first, second = threading.Event(), threading.Event()
     stream.submit(first.wait, LONG)
     event.record(stream)
 
     class More(concurrent.futures.Future):
-        """Gives the stream more when the wait has begun for those before."""
+        """A Future that gives the stream more work when the wait has begun for
+        the objects before it."""
 
         def add_done_callback(self, function):
             super().add_done_callback(function)
@@ -216,7 +218,8 @@ def test_two_types_at_once(cuda):
 
 
 def test_more_notifications_than_a_queue_holds(engine):
-    """Of one stream, and of an event that it recorded."""
+    """The notifications are for one stream, and for an event that it
+    recorded."""
     stream, event = engine.stream(), engine.event()
     waiter = _C.Waiter()
     with engine.hold(stream):
@@ -296,8 +299,8 @@ def test_a_waiter_of_a_full_queue(full):
 
 
 def test_a_waiter_takes_back(backend):
-    """cancel() takes back messages that have come and those to come, of one
-    token or of all."""
+    """cancel() drops messages that have come and those that are still to come,
+    of one token or of all tokens."""
     waiter, stream, done = _C.Waiter(), backend.stream(), backend.stream()
     with backend.hold(stream):
         event = stream.record_event()
@@ -338,7 +341,7 @@ def take_with_one_failure(waiter, start):
 
 
 def test_a_waiter_that_runs_out_of_memory():
-    """It loses no message, and its descriptor stays readable."""
+    """The Waiter loses no message, and its descriptor stays readable."""
     waiter, messages = _C.Waiter(), None
     fd, start = waiter.fileno(), 0
     while messages is None:
@@ -426,7 +429,8 @@ def test_a_failure_is_its_own_streams(faulty):
 
 
 def interrupted_at(line, function):
-    """Whether Ctrl-C came, at that line of the package's that is run."""
+    """Return whether Ctrl-C came, at the line of the package with this number
+    among those that are run."""
     left = line
 
     def trace(frame, event, _):
@@ -434,7 +438,8 @@ def interrupted_at(line, function):
         callers = frame.f_code.co_name, frame.f_back.f_code.co_name
         if (
             frame.f_code.co_filename != pystreams._waiting.__file__
-            # What a finalizer raises is reported, and no test's to catch.
+            # What a finalizer raises is only reported, so the test could not
+            # catch it.
             or "__del__" in callers
         ):
             return None
@@ -459,7 +464,8 @@ def interrupted_at(line, function):
 
 @pytest.mark.parametrize("how", ["wait", "as_completed", "left early"])
 def test_ctrl_c_anywhere_leaves_nothing(trio, how):
-    """With a Future, whose callbacks show it."""
+    """One of the objects is a Future, whose callbacks show whether something
+    is left."""
     objects, gates = trio
     gates[0].set()
     objects[0].synchronize()

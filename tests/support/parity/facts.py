@@ -48,7 +48,7 @@ OPERATORS = ("__enter__", "__exit__", "__cuda_stream__", "_as_parameter_")
 
 
 def read_programs():
-    """Section -> its programs."""
+    """Return the programs of each section."""
     sections = {}
     for line in (FOLDER / "programs.txt").read_text().splitlines():
         if line.startswith("["):
@@ -62,7 +62,8 @@ PROGRAMS = read_programs()
 
 
 def is_own(library, owner, name):
-    """Whether it is the library's, not a name that its module imported."""
+    """Return whether the name belongs to the library, and was not imported by
+    its module."""
     value = getattr(owner, name)
     if not inspect.ismodule(owner) or name in getattr(owner, "__all__", ()):
         return True
@@ -75,7 +76,7 @@ def is_own(library, owner, name):
 
 
 def names(library, path, owner):
-    """The public members of torch.<path>."""
+    """Yield the public members of torch.<path>."""
     for name in dir(owner):
         if name in OPERATORS and not inspect.ismodule(owner):
             yield name
@@ -89,7 +90,7 @@ def names(library, path, owner):
 
 
 def written(parameter):
-    """A parameter as in a def, but only with what a caller can tell."""
+    """Return a parameter as in a def, but only with what a caller can tell."""
     name = parameter.name
     if parameter.kind is parameter.POSITIONAL_ONLY:
         name = "_"
@@ -101,7 +102,8 @@ def written(parameter):
 
 
 def signature(value, name):
-    """Its parameters; "(?)" where neither it nor its docstring says them."""
+    """Return the parameters of a callable, or "(?)" if neither the callable
+    nor its docstring says them."""
     try:
         parameters = list(inspect.signature(value).parameters.values())
     except (TypeError, ValueError):
@@ -125,7 +127,7 @@ def signature(value, name):
 
 
 def members(library):
-    """Key torch.path.name, value the signature of what can be called."""
+    """Return the signature of each member, under the key torch.path.name."""
     importlib.import_module(f"{library.__name__}.cuda._gpu_trace")
     found = {}
     for path in NAMESPACES:
@@ -134,7 +136,7 @@ def members(library):
         except (AttributeError, RuntimeError):
             continue
         for name in names(library, path, owner):
-            # A property of a class is no call, whatever it holds.
+            # A property of a class is not called, whatever it returns.
             value = inspect.getattr_static(owner, name, None)
             if not isinstance(value, property):
                 value = getattr(owner, name)
@@ -144,7 +146,7 @@ def members(library):
 
 
 def blotted(text):
-    """One line, without what is different from run to run."""
+    """Return the first line, without what is different from run to run."""
     text = text.replace("pystreams", "torch")
     text = re.sub(r"0x[0-9a-f]{2,}", "0x*", text)
     return re.sub(r"\b\d{7,}\b", "*", text).split("\n")[0].strip()
@@ -156,7 +158,7 @@ def inside(context, function):
 
 
 def raising(context):
-    """What is left of an exception that passes through a context."""
+    """Return what is left of an exception that passes through a context."""
     try:
         with context:
             raise KeyError("passed through")
@@ -165,7 +167,7 @@ def raising(context):
 
 
 def traced(library, kind, function):
-    """How many arguments each callback of the kind got in the call."""
+    """Return how many arguments each callback of the kind got in the call."""
     module = importlib.import_module(f"{library.__name__}.cuda._gpu_trace")
     told, listening = [], True
 
@@ -181,7 +183,8 @@ def traced(library, kind, function):
 
 
 def evaluate(library, program):
-    """The value of a program's last expression, or the error it ends with."""
+    """Return the value of a program's last expression, or the error that ends
+    the program."""
     space = {
         "torch": library,
         "inside": inside,
@@ -205,13 +208,14 @@ def reset(library):
 
 
 def unsafe(library, program):
-    """Undefined in torch, of pointers to objects of other types: not run."""
+    """Return whether the program has undefined behavior in torch, because of
+    pointers to objects of other types.  Then it is not run."""
     return program.startswith("! ") and library.__name__ == "torch"
 
 
 def calls(library):
-    """Key a program, value what it gives; what needs no GPU where there is
-    none."""
+    """Return what each program gives.  Without a GPU, run only the programs
+    that need none."""
     found = {}
     left_out = {"no GPU", "forked"}
     if not library.cuda.is_available():
@@ -230,7 +234,7 @@ def calls(library):
 
 
 def forked_calls(library):
-    """What the programs give in a child of a process that used CUDA."""
+    """Return what the programs give in a child of a process that used CUDA."""
     library.cuda.Stream().synchronize()
     reader, writer = os.pipe()
     child = os.fork()
@@ -257,7 +261,7 @@ def main(name, what):
 
 
 def elsewhere(name, what):
-    """Start main() in a process of its own."""
+    """Start main() in another process."""
     environment = dict(os.environ)
     path = [str(FOLDER.parent), *filter(None, sys.path)]
     environment["PYTHONPATH"] = os.pathsep.join(path)
@@ -265,7 +269,7 @@ def elsewhere(name, what):
         environment["CUDA_VISIBLE_DEVICES"] = ""
         environment.pop("PYSTREAMS_EMULATE_CUDA", None)
     return subprocess.Popen(
-        # Not -m, which would prefer what lies in the current folder.
+        # Do not use -m, which would prefer modules of the current folder.
         [sys.executable, "-W", "ignore", __file__, name, what],
         env=environment,
         stdout=subprocess.PIPE,
@@ -274,7 +278,7 @@ def elsewhere(name, what):
 
 
 def gather(name):
-    """All facts of the library of the name."""
+    """Return all facts of the library with this name."""
     library = importlib.import_module(name)
     kinds = ("no GPU", "forked") if library.cuda.is_available() else ()
     others = {kind: elsewhere(name, kind) for kind in kinds}

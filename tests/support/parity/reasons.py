@@ -151,7 +151,7 @@ ADDED = {
     """,
 }
 
-# Differences in members of both.
+# Differences in members that both libraries have.
 CHANGED = {
     "The exception has torch's type and another message.": (
         ("*", "TypeError: *", "TypeError: *"),
