@@ -1,6 +1,6 @@
-/* Measures the least time that a call from Python can take.  The methods of
- * this module have no arguments, release the GIL around the driver's
- * functions, and do nothing else. */
+/* Methods whose calls take the least time that a call from Python can take.
+ * They have no arguments, release the GIL around the driver's functions, and
+ * do nothing else. */
 #include <Python.h>
 
 /* Each ROW() of driver.c becomes a method that runs the statements once. */

@@ -14,8 +14,8 @@ BOTH = {
     "PYSTREAMS_ACCELERATOR": None,
 }
 
-# The code that creates the objects which exist when the program ends.  `device`
-# is defined.
+# Code that creates the objects that exist when the program ends.  `device` is
+# defined.
 HELD = {
     "event": """
 event = pystreams.Event(device)
