@@ -32,11 +32,11 @@ extern const struct ps_faults ps_cpu_faults;
 const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
 
-/* Reset an engine to its initial state, with `memory` bytes for each device
- * and device 0 current on every thread.  First destroys the threads' default
- * streams that are idle.  After that, returns false and changes nothing more
- * if the engine still has work, streams, events, graphs or memory, or if a
- * schedule is being explored. */
+/* Reset an engine to its initial state.  Each device then has `memory` bytes,
+ * and device 0 is current on every thread.  First destroys the threads'
+ * default streams that are idle.  After that, returns false and changes
+ * nothing more if the engine still has work, streams, events, graphs or
+ * memory, or if a schedule is being explored. */
 bool ps_cpu_renew(const struct ps_backend *backend, uint64_t memory);
 
 /* ---- Schedules ----

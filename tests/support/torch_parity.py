@@ -1,4 +1,4 @@
-"""Compare pystreams with the torch that is installed, on a GPU.
+"""Compare pystreams with the torch that is installed.
 
     python tests/support/torch_parity.py [--to FOLDER]
 
@@ -7,6 +7,11 @@ every difference with its reason, and parity/torch.json, the record of torch
 that tests use if torch is not installed.  Exits with 1 if there is a fault: a
 difference without a reason, or, with two GPUs, a reason without a difference.
 One GPU does not show all differences.
+
+Without a GPU, compares only the members, their signatures and the programs of
+devices, and writes to torch-parity-without-a-gpu.md and
+torch-without-a-gpu.json.  So a version of torch can be compared that no machine
+with a GPU has.
 """
 
 import argparse
@@ -21,6 +26,7 @@ from parity import facts, reasons
 from places import ROOT, SUPPORT
 
 RECORD = SUPPORT / "parity/torch.json"
+RECORD_WITHOUT_A_GPU = SUPPORT / "parity/torch-without-a-gpu.json"
 ABSENT = reasons.ABSENT
 MEMBER = re.compile(r"torch(\.\w+)+")
 
@@ -48,9 +54,9 @@ class Comparison:
     """The differences by their reasons, the differences without a reason, and
     the reasons and rows without a difference."""
 
-    def __init__(self, torch, ours):
-        self.torch, self.ours = torch, ours
-        self.meant = {why: [] for why in reasons.REASONS}
+    def __init__(self, torch, ours, meant=reasons.REASONS):
+        self.torch, self.ours, self.reasons = torch, ours, meant
+        self.meant = {why: [] for why in meant}
         self.faults = []
         used = set()
         for difference in differences(torch, ours):
@@ -63,9 +69,8 @@ class Comparison:
                 self.faults.append(difference)
         self.unused = [row for _, row in self.rows() if row not in used]
 
-    @staticmethod
-    def rows():
-        for why, rows in reasons.REASONS.items():
+    def rows(self):
+        for why, rows in self.reasons.items():
             for row in rows:
                 yield why, row
 
@@ -143,18 +148,23 @@ def main():
 
     import pystreams
 
-    if not torch.cuda.is_available() or pystreams.cuda.is_emulated():
-        sys.exit("torch_parity.py: torch and pystreams need a GPU")
-    comparison = Comparison(facts.gather("torch"), facts.gather("pystreams"))
+    if pystreams.cuda.is_emulated():
+        sys.exit("torch_parity.py: torch cannot emulate CUDA devices")
     devices = [
         torch.cuda.get_device_name(index)
         for index in range(torch.cuda.device_count())
     ]
+    comparison = Comparison(
+        facts.gather("torch"),
+        facts.gather("pystreams"),
+        reasons.REASONS if devices else reasons.WITHOUT_A_GPU,
+    )
     if len(devices) < 2:
         comparison.unused = []
+    where = f"on {len(devices)} {devices[0]}" if devices else "without a GPU"
     about = (
-        f"torch {torch.__version__} and pystreams {pystreams.__version__} on "
-        f"{len(devices)} {devices[0]}."
+        f"torch {torch.__version__} and pystreams {pystreams.__version__} "
+        f"{where}."
     )
     record = {
         "about": about,
@@ -162,9 +172,11 @@ def main():
         "facts": comparison.torch,
     }
     text = "\n".join(page(comparison, about)) + "\n"
-    markdown = (folder or ROOT / "docs") / "torch-parity.md"
+    recorded = RECORD if devices else RECORD_WITHOUT_A_GPU
+    name = recorded.stem.replace("torch", "torch-parity")
+    markdown = (folder or ROOT / "docs") / f"{name}.md"
     markdown.write_text(text)
-    recorded = folder / RECORD.name if folder else RECORD
+    recorded = folder / recorded.name if folder else recorded
     recorded.write_text(json.dumps(record, indent=0) + "\n")
     print(comparison.summary())
     for fault in comparison.faults:

@@ -475,3 +475,45 @@ REASONS = (
     | left_out_or_added(ADDED, ABSENT, "*")
     | CHANGED
 )
+
+# torch 2.15 was compared without a GPU.  These are its differences that the
+# torch that was compared on GPUs does not have.
+WITHOUT_A_GPU = (
+    REASONS
+    | left_out_or_added(
+        {
+            "Conditional nodes of graphs.": """
+                torch.cuda.CUDAGraph.begin_capture_to_*_node
+                torch.cuda.CUDAGraph.end_capture_to_conditional_node
+                torch.cuda.CUDAGraph.set_conditional_handle_for_current_node
+            """,
+            "A hook for the end of a capture, and pystreams.timeline, do what "
+            "these do.": """
+                torch.cuda.CUDAGraph.capture_end_pre
+                torch.cuda.CUDAGraph.capture_end_post
+                torch.cuda.graph_annotations
+            """,
+            "Stream.is_capturing() tells whether there is a capture.": (
+                "torch.cuda.CUDAGraph.get_currently_capturing_graph"
+            ),
+            "The handle of cuSOLVER.": "torch.cuda.current_solver_handle",
+            "Modules for torch's own use.": (
+                "torch.accelerator.graphs torch.accelerator.random"
+            ),
+        },
+        "*",
+        ABSENT,
+    )
+    | {
+        "Arguments may also be passed by position.": (
+            (
+                "torch.cuda.GreenContext",
+                "(*, num_sms=None, *)",
+                "(num_sms=None, device_id=None, *)",
+            ),
+        ),
+        "Without a GPU, the accelerator is the CPU.": (
+            ("torch.device(0), *", "(*cuda', index=0*", "(*cpu', index=0*"),
+        ),
+    }
+)
