@@ -59,9 +59,10 @@ struct owner {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
-/* Held while a gate is captured, and while a capture ends: the driver crashes
- * if a capture ends while another thread adds memory operations to it.  Taken
- * before `lock`. */
+/* Held while a gate is captured, while a stream's capture is looked up, and
+ * while a capture ends: the driver crashes if a capture ends while another
+ * thread adds memory operations to it or asks about it.  Taken before
+ * `lock`. */
 static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 /* The number of owners.  While it is 0, launches need not look for gates. */
 static atomic_int owner_count;
@@ -205,9 +206,13 @@ ps_status
 cuda_stream_capture(const struct ps_backend *backend, int device,
                     ps_handle stream, uint64_t *capture)
 {
-    return cuda_driver.capture_info != NULL
-               ? ON_DEVICE(device, capture_info(stream, capture))
-               : PS_ERROR_NOT_SUPPORTED;
+    if (cuda_driver.capture_info == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    pthread_mutex_lock(&adding);
+    ps_status status = ON_DEVICE(device, capture_info(stream, capture));
+    pthread_mutex_unlock(&adding);
+    return status;
 }
 
 struct cuda_capture *
