@@ -22,7 +22,6 @@ from torch_parity import (
 from pystreams import cuda
 
 
-
 @pytest.fixture(
     params=[RECORD, RECORD_WITHOUT_A_GPU], ids=["on-gpus", "without-a-gpu"]
 )

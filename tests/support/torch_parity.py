@@ -10,8 +10,8 @@ One GPU does not show all differences.
 
 Without a GPU, compares only the members, their signatures and the programs of
 devices, and writes to torch-parity-without-a-gpu.md and
-torch-without-a-gpu.json.  So a version of torch can be compared that no machine
-with a GPU has.
+torch-without-a-gpu.json.  So a version of torch can be compared that no
+machine with a GPU has.
 """
 
 import argparse
