@@ -29,7 +29,11 @@ import textwrap
 import threading
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
-from inspect import iscoroutinefunction
+from inspect import (
+    isasyncgenfunction,
+    iscoroutinefunction,
+    isgeneratorfunction,
+)
 from itertools import chain
 from traceback import walk_stack
 from typing import Any
@@ -521,8 +525,8 @@ class detect(ContextDecorator):
 
     A decorated function is called in the block.
 
-    Raises ValueError for another action, and TypeError if a coroutine function
-    is decorated.
+    Raises ValueError for another action, and TypeError if a coroutine or
+    generator function is decorated.
     """
 
     def __init__(self, action: Action = "raise") -> None:
@@ -530,11 +534,18 @@ class detect(ContextDecorator):
         self._users: list[_User] = []
 
     def __call__(self, func: Any) -> Any:
-        if iscoroutinefunction(func):
+        if any(
+            is_kind(func)
+            for is_kind in (
+                iscoroutinefunction,
+                isgeneratorfunction,
+                isasyncgenfunction,
+            )
+        ):
             raise TypeError(
-                "detect() cannot decorate a coroutine function, whose work "
-                "comes after the call; write `with races.detect():` in "
-                f"{func.__qualname__}()"
+                "detect() cannot decorate a coroutine or generator function, "
+                "whose body runs after the call; write `with races.detect():` "
+                f"in {func.__qualname__}()"
             )
         return super().__call__(func)
 

@@ -137,12 +137,31 @@ async def coroutine_function(race=None):
     pass
 
 
-def test_coroutine_functions():
+def generator_function():
+    yield
+
+
+async def async_generator_function():
+    yield
+
+
+@pytest.mark.parametrize(
+    "function",
+    [coroutine_function, generator_function, async_generator_function],
+)
+def test_functions_whose_body_runs_after_the_call(function):
+    with pytest.raises(
+        TypeError,
+        match=r"^detect\(\) cannot decorate a coroutine or generator "
+        rf"function, .* in {function.__name__}\(\)$",
+    ):
+        races.detect()(function)
+
+
+def test_a_coroutine_function_as_the_action():
     """Nothing would await the coroutine."""
     with pytest.raises(ValueError, match="nothing awaits"):
         races.detect(coroutine_function).__enter__()
-    with pytest.raises(TypeError, match="cannot decorate a coroutine"):
-        races.detect()(coroutine_function)
 
 
 def test_a_decorated_function(two):

@@ -737,8 +737,9 @@ struct ps_backend {
     /* End the capture that began on the stream.  Called on the thread that
      * began the capture, unless the mode was PS_CAPTURE_RELAXED or the program
      * has dropped the graph.  *operations is the number of captured
-     * operations.  After any status except PS_ERROR_CAPTURE_UNMATCHED, the
-     * capture is over, and its streams run work again.  May block.  Statuses:
+     * operations.  Returns PS_ERROR_CAPTURE_UNMATCHED if no capture began on
+     * the stream.  After any other status, the capture is over, and its
+     * streams run work again.  May block.  Other statuses:
      * PS_ERROR_CAPTURE_INVALIDATED, _UNJOINED, _WRONG_THREAD. */
     ps_status (*capture_end)(const struct ps_backend *backend, int device,
                              ps_handle stream, ps_handle *graph,
