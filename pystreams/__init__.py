@@ -90,13 +90,36 @@ __all__ = [
 # Modules that are imported when they are first used.
 _LATER = ("races", "schedules", "timeline")
 
+# Names that programs expect after `import pystreams as torch`.
+_OF_TENSORS = frozenset(
+    [
+        "Tensor",
+        "arange",
+        "empty_like",
+        "from_numpy",
+        "full",
+        "ones",
+        "rand",
+        "randn",
+        "tensor",
+        "zeros",
+    ]
+)
+
 
 def __getattr__(name: str) -> object:
     if name in _LATER:
         from importlib import import_module
 
         return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"module {__name__!r} has no attribute {name!r}"
+    if name in _OF_TENSORS:
+        message += (
+            ", because it has no tensors: pystreams.empty(nbytes) allocates "
+            "a Buffer of bytes, which other libraries use as an array "
+            "(`torch.from_dlpack(buffer)`)"
+        )
+    raise AttributeError(message)
 
 
 def __dir__() -> list[str]:

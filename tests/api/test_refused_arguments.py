@@ -670,3 +670,15 @@ except ZeroDivisionError as error:
     done = run_python(code, env={"PYSTREAMS_EMULATE_CUDA": "1"})
     assert done.stderr == ""
     assert done.stdout == "division by zero ['AcceleratorError']\n"
+
+
+def test_functions_that_make_tensors():
+    assert not hasattr(pystreams, "zeros")
+    with pytest.raises(
+        AttributeError,
+        match=r"no attribute 'zeros', because it has no tensors: "
+        r"pystreams\.empty\(nbytes\) allocates a Buffer",
+    ):
+        _ = pystreams.zeros
+    with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
+        _ = pystreams.other
