@@ -295,9 +295,10 @@ has_objects(const char *format)
 }
 
 /* Called when PyObject_GetBuffer has failed for an object.  If DLPack should
- * be tried instead, clears the exception and returns 0.  Otherwise returns -1
- * with the exception.  For example, arrays of CuPy and JAX support the buffer
- * protocol for host memory only. */
+ * be tried instead, clears the exception and returns 0.  This is so for arrays
+ * of CuPy and JAX in device memory, for example, because they support the
+ * buffer protocol for host memory only.  Otherwise returns -1 with the
+ * exception. */
 static int
 try_dlpack_instead(PyObject *object)
 {

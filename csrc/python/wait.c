@@ -357,8 +357,8 @@ wait_notified(const struct work *work, int64_t timeout_ns)
         return status;
     }
     status = register_work(wait.mailbox, work, 0);
-    /* If the backend has no notifications, a wait for a stream or an event
-     * goes on without one, because streams and events can be queried. */
+    /* Even if the backend has no notifications, a wait for a stream or an
+     * event can go on, because streams and events can be queried. */
     if (status == PS_SUCCESS ||
         (status == PS_ERROR_NOT_SUPPORTED && !is_device)) {
         status = wait_in_slices(

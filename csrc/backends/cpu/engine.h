@@ -75,10 +75,10 @@ enum {
  * not slow each other down. */
 struct cpu_slot {
     _Atomic ps_handle handle; /* 0 in a free slot */
-    /* CPU_DONE or a value from CPU_TIMED upwards only if the object is in that
-     * state.  If it is CPU_UNKNOWN, the object may be in any state.  Changed
-     * with the lock held, except that a thread without the lock may replace
-     * the time of an event with a later time. */
+    /* If this is CPU_UNKNOWN, the object may be in any state.  Any other value
+     * is right: the object is in the state that the enum above gives for it.
+     * Changed with the lock held, except that a thread without the lock may
+     * replace the time of an event with a later time. */
     _Atomic int64_t known;
     /* Depends on the tag: the stream, the event's latest record, the gate's
      * record, the graph or the partition. */

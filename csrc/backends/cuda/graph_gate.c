@@ -374,9 +374,9 @@ append(uint64_t number, struct captured_gate *gate)
 }
 
 /* Open a gate for ever, because some of its nodes could not be captured.  The
- * node that waits may have been captured.  It would block every launch for
- * ever, because launches do not report such a gate, so that nobody would open
- * it. */
+ * node that waits may be among those that were captured.  Launches do not
+ * report such a gate, so nobody else would open it, and the node would block
+ * every launch for ever. */
 static void
 gate_fail(struct captured_gate *gate)
 {

@@ -878,8 +878,8 @@ struct ps_backend {
 
     /* Return freed memory to the device, until at most nbytes are reserved or
      * no freed memory is left.  Memory whose free is still queued may stay
-     * reserved, and while other work is queued, any freed memory may.  May
-     * block. */
+     * reserved.  While other work is queued, any freed memory may stay
+     * reserved.  May block. */
     ps_status (*pool_trim)(const struct ps_backend *backend, int device,
                            uint64_t nbytes);
 
