@@ -33,10 +33,10 @@ const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
 
 /* Reset an engine to its initial state.  Each device then has `memory` bytes,
- * and device 0 is current on every thread.  First destroys the threads'
- * default streams that are idle.  After that, returns false and changes
- * nothing more if the engine still has work, streams, events, graphs or
- * memory, or if a schedule is being explored. */
+ * and device 0 is current on every thread.  Before the reset, destroys the
+ * threads' default streams that are idle.  Returns false without a reset if
+ * the engine still has work, streams, events, graphs or memory, if a schedule
+ * is being explored, or if the process has no POSIX key left. */
 bool ps_cpu_renew(const struct ps_backend *backend, uint64_t memory);
 
 /* ---- Schedules ----
@@ -63,12 +63,12 @@ enum {
 };
 
 enum ps_strategy {
-    /* An operation runs only when a wait of the program needs it. */
+    /* An operation runs only when the program waits for work that needs it. */
     PS_LATE,
     /* Every operation runs as soon as it can. */
     PS_EARLY,
-    /* Each step is chosen at random from the operations that can run and the
-     * host. */
+    /* For each step, either an operation that can run or the host is chosen at
+     * random. */
     PS_RANDOM,
     /* Streams and the host have random priorities.  Of those that can run, the
      * one with the highest priority runs next. */
@@ -115,8 +115,8 @@ struct ps_schedule {
     /* NULL, or a function that is called after work was queued, on the thread
      * that queued it, with no lock held.  `first` and `last` are the numbers
      * of the first and the last operation that were queued.  `device` and
-     * `stream` say where the last one was queued; both are 0 if it has already
-     * run. */
+     * `stream` say where the last operation was queued; both are 0 if that
+     * operation has already run. */
     void (*queued)(uint64_t first, uint64_t last, int device_type, int device,
                    ps_handle stream);
 };
@@ -277,9 +277,9 @@ struct ps_sleep {
  * otherwise. */
 struct ps_schedules {
     /* Returns the table through which core must call the CPU engine
-     * `registered`: a special table if `explored` is true, else `registered`
-     * itself.  Returns NULL if the backend is not a CPU engine.  Called with
-     * or without the GIL. */
+     * `registered`.  If `explored` is true, that is a special table, else it
+     * is `registered` itself.  Returns NULL if the backend is not a CPU
+     * engine.  Called with or without the GIL. */
     const struct ps_backend *(*table)(const struct ps_backend *registered,
                                       bool explored);
 
@@ -387,10 +387,10 @@ enum { MOST_VISIBLE = 1024 };
 /* Returns the number of devices that CUDA_VISIBLE_DEVICES leaves visible, and
  * sets their bits in seen[], which has room for MOST_VISIBLE devices.  The
  * variable's list of devices ends before the first item that names no device,
- * and before the first item of another kind (number or UUID) than the first
- * one.  If the list has a device twice, no device is visible.  Returns -1 if
- * only the driver can interpret the variable.  find is NULL if the devices
- * have no UUIDs. */
+ * and before the first item whose kind (number or UUID) is not that of the
+ * first item.  If the list has a device twice, no device is visible.  Returns
+ * -1 if only the driver can interpret the variable.  find is NULL if the
+ * devices have no UUIDs. */
 static inline int
 visible_devices(int total, uuid_finder *find, const void *devices,
                 uint64_t seen[MOST_VISIBLE / 64])

@@ -8,10 +8,10 @@
  * lock held.)  A thread that holds the lock takes no other lock, except in a
  * fork, which takes the locks of all engines.
  *
- * A call that records an event, waits for one, or queries work takes no lock
- * if the stream is known to be idle and the event is known to be done, because
- * it need not change a queue then.  A slot stores what is known of its object;
- * see cpu_slot_known.
+ * A call that records an event, waits for an event, or queries work takes no
+ * lock if the stream is known to be idle and the event is known to be done.
+ * Such a call need not change a queue.  A slot stores what is known of its
+ * object; see cpu_slot_known.
  *
  * Each file calls functions only of the files before it in this list:
  * storage.c, times.c, goal.c, queue.c, wait.c, partition.c, legacy.c, graph.c,
@@ -63,9 +63,9 @@ enum {
      * not an interprocess event: its latest record is done, has not failed,
      * and was not captured. */
     CPU_DONE,
-    /* For an event with timing: it is in the state that CPU_DONE describes.
-     * Then `known` is CPU_TIMED plus the time of the event's latest record.
-     * So every value from CPU_TIMED upwards has this meaning. */
+    /* For an event with timing: as CPU_DONE for an event without timing.
+     * `known` is then the sum of CPU_TIMED and the time of the event's latest
+     * record.  So every value from CPU_TIMED upwards has this meaning. */
     CPU_TIMED,
 };
 
@@ -75,10 +75,10 @@ enum {
  * not slow each other down. */
 struct cpu_slot {
     _Atomic ps_handle handle; /* 0 in a free slot */
-    /* If this is CPU_UNKNOWN, the object may be in any state.  Any other value
-     * is right: the object is in the state that the enum above gives for it.
-     * Changed with the lock held, except that a thread without the lock may
-     * replace the time of an event with a later time. */
+    /* If this is CPU_UNKNOWN, the object may be in any state.  If it has any
+     * other value, the object is in the state that the enum above describes
+     * for that value.  Changed with the lock held, except that a thread
+     * without the lock may replace the time of an event with a later time. */
     _Atomic int64_t known;
     /* Depends on the tag: the stream, the event's latest record, the gate's
      * record, the graph or the partition. */
@@ -120,9 +120,9 @@ bool cpu_slots_any_locked(const struct cpu_engine *engine);
 /* Make all handles invalid.  No other thread may use the engine. */
 void cpu_slots_forget(struct cpu_engine *engine);
 
-/* Store that the object's state is unknown.  A relaxed store is enough: a
- * thread that must see it is ordered after it in another way, such as by the
- * engine's lock. */
+/* Store that the object's state is unknown.  A relaxed store is enough,
+ * because a thread that must see this value is ordered after the store in
+ * another way, such as by the engine's lock. */
 static inline void
 cpu_forget(_Atomic int64_t *known)
 {
@@ -131,8 +131,8 @@ cpu_forget(_Atomic int64_t *known)
 
 /* ---- Streams ---- */
 
-/* A stream is in one of four states, and each state is a place where the
- * stream is kept.
+/* A stream is in one of four states.  The state determines which list contains
+ * the stream.
  *
  *              head can run           a worker takes it
  *   idle ------------------> ready ----------------------> served
@@ -151,9 +151,10 @@ cpu_forget(_Atomic int64_t *known)
  * of its partition while all workers of the partition are busy.  A parked
  * stream is in the list `parked` of the record for which its head waits, or in
  * engine->sleepers.  A served stream is in none of these lists.  The thread
- * that executes its head has "taken" the stream: that is a worker, the timer,
- * or a thread that calls the engine (see cpu_stream_help_locked).  Meanwhile
- * other threads only append operations to the queue.
+ * that executes its head has "taken" the stream.  That thread is a worker, the
+ * timer thread, or a thread that calls the engine (see
+ * cpu_stream_help_locked).  Meanwhile other threads only append operations to
+ * the queue.
  *
  * While a schedule is explored, there are two differences.  A stream whose
  * head is a CPU_SLEEP is ready instead of parked.  A served stream whose head
@@ -273,7 +274,7 @@ enum cpu_kind {
     /* The following kinds are for plans of graphs. */
     CPU_RECORD_LATER, /* each launch records an event */
     CPU_WAIT_LATER,   /* each launch waits for an event */
-    CPU_MARK,         /* a point of a branch for which other branches wait */
+    CPU_MARK,         /* a point in a branch; other branches wait for it */
     CPU_JOIN,         /* a wait for a mark of another branch */
 };
 
@@ -284,7 +285,7 @@ struct cpu_operation {
     enum cpu_kind kind;
     bool overtaken : 1; /* the host continued although this was ready */
     bool abandoned : 1; /* CPU_ENTER_GATE: its function gets a failure */
-    bool launched : 1;  /* CPU_ENTER_GATE: the launch of a graph made it */
+    bool launched : 1;  /* CPU_ENTER_GATE: part of a graph or of a launch */
     uint16_t branch;    /* in plans: the index of its branch */
     struct cpu_operation *next;
     /* The operation's number.  The operations of all streams of the engine are
@@ -327,10 +328,9 @@ struct cpu_operation {
 
 /* ---- Records ---- */
 
-/* What to do when a record is done, in addition to waking what waits for it in
- * this process.  shared.c uses this to tell other processes, and times.c to
- * store the time at which a graph's launch ended.  cpu_record.promise points
- * to it. */
+/* An additional action to take when a record is done.  shared.c uses this to
+ * tell other processes that the record is done.  times.c uses it to store the
+ * time at which a graph's launch ended.  cpu_record.promise points to it. */
 struct cpu_promise {
     /* Called when the record is done, or when it is freed without having been
      * done.  Frees the promise. */
@@ -344,7 +344,7 @@ struct cpu_promise {
 struct cpu_record {
     unsigned refs;
     bool timed; /* `time` must be set when the record is done */
-    /* Whether a wait for the record orders work, but does not pass on a
+    /* Whether a wait for the record only orders work, and does not pass on a
      * failure. */
     bool orders;
     bool done;
@@ -424,7 +424,8 @@ int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
 struct cpu_waiter {
     uint64_t target;
     bool woken;
-    /* The thread's entry while the engine is CPU_LAZY, else NULL. */
+    /* While a schedule is explored: the thread's entry in lazy.blocked.
+     * Otherwise NULL. */
     struct ps_blocked *blocked;
     pthread_cond_t wake;
     /* The next waiter for the same stream or record. */
@@ -464,7 +465,8 @@ void cpu_partition_unref_locked(struct cpu_partition *partition);
 /* ---- Times ---- */
 
 /* The key of a thread-local pointer to the struct ps_times of the operation
- * that the thread queues next.  NULL if operation_times has set none. */
+ * that the thread queues next.  The pointer is NULL if operation_times has not
+ * set it. */
 extern pthread_key_t cpu_times_key;
 
 /* Returns the calling thread's value of cpu_times_key, and sets it to NULL. */
@@ -503,8 +505,9 @@ struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
  * PS_ERROR_QUEUE_FULL, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
                                     struct cpu_operation *operation);
-/* Returns the highest ticket, up to `ticket`, among the operations of the
- * stream, including those that have run.  Returns 0 if no notes are kept. */
+/* Considers the stream's operations whose tickets are at most `ticket`,
+ * including those that have run.  Returns the highest of these tickets.
+ * Returns 0 if no notes are kept. */
 uint64_t
 cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket);
 /* Append the operation itself, not a copy, even if the queue is full.  If the
@@ -561,8 +564,8 @@ void cpu_stream_give_up_locked(struct cpu_slot *slot);
 
 /* ---- Queues: threads ---- */
 
-/* Make sure that a worker exists and, for a CPU_SLEEP, the timer thread.
- * Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
+/* Make sure that a worker exists and, if the kind is CPU_SLEEP, that the timer
+ * thread exists.  Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
 /* Start a thread, and count it as running.  Returns false if that fails. */
@@ -575,14 +578,14 @@ bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
 bool cpu_stream_hand_locked(struct cpu_stream *stream);
 /* Decrement the number of running threads. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
-/* Call this at the end of a thread: stops counting the thread as running, and
- * releases the lock.  `forks` is the value that cpu_forks had when the thread
- * began.  If cpu_forks differs now, the thread itself has forked and this is
- * the child, in which the thread is not counted.  Returns NULL. */
+/* Stop counting the calling thread as running, and release the lock.  Call
+ * this at the end of the thread.  `forks` is the value that cpu_forks had when
+ * the thread began.  If cpu_forks differs now, the thread itself has forked
+ * and this is the child, in which the thread is not counted.  Returns NULL. */
 void *cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks);
 
 /* The key of a thread-local pointer to the stream whose operation the thread
- * is executing.  NULL if the thread executes none. */
+ * is executing.  The pointer is NULL if the thread executes no operation. */
 extern pthread_key_t cpu_serving_key;
 
 static inline const struct cpu_stream *
@@ -659,10 +662,10 @@ bool cpu_stream_is_ahead_locked(const struct cpu_stream *blocking);
 ps_status cpu_legacy_check_locked(const struct cpu_stream *stream);
 
 /* Make the stream wait for the streams with which it serializes.  Call this
- * before work is queued on the stream.  Statuses: PS_ERROR_CAPTURE_IMPLICIT in
- * the case that cpu_legacy_check_locked describes, after the captures of the
- * blocking streams were invalidated; PS_ERROR_OUT_OF_MEMORY,
- * PS_ERROR_SHUTTING_DOWN. */
+ * before work is queued on the stream.  Statuses: PS_ERROR_CAPTURE_IMPLICIT,
+ * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN.  PS_ERROR_CAPTURE_IMPLICIT
+ * is returned in the case that cpu_legacy_check_locked describes.  In that
+ * case, this also invalidates the captures of the blocking streams. */
 static inline ps_status
 cpu_stream_order_locked(struct cpu_stream *stream)
 {
@@ -752,8 +755,8 @@ struct cpu_device {
     /* Only for an emulated device, in bytes.  used: the memory in use.
      * reserved: the memory that an emulated pool has reserved.  peak: the most
      * that was reserved since the last reset.  threshold: when memory is
-     * freed, the pool gives back the reserved memory beyond this amount,
-     * except memory in use. */
+     * freed, the pool gives back unused memory until at most this amount is
+     * reserved. */
     uint64_t used;
     uint64_t reserved;
     uint64_t peak;
@@ -786,9 +789,10 @@ struct cpu_driver {
      * ended when its gate is opened.  For a callable, this is called only if
      * the gate's function was called while a schedule was explored. */
     void (*opened_locked)(struct cpu_engine *engine);
-    /* Add a note with these two values, if notes are kept.  The caller passes
-     * an operation as its ticket, and a step as in cpu_record.step.  The note
-     * gets their numbers in the schedule instead. */
+    /* Add a note with these two values, if notes are kept.  An operation is
+     * passed as its ticket, and a step as in cpu_record.step.  This function
+     * converts both to the numbers that a note has, which begin at 1 for each
+     * schedule. */
     void (*note_locked)(struct cpu_engine *engine, enum ps_note_kind kind,
                         uint64_t first, uint64_t second);
     /* Called before a query, if notes are kept.  Runs the operations that the
@@ -831,7 +835,7 @@ struct cpu_lazy {
      * them any more. */
     bool impatient;
     /* naps measures for how long callables have been waiting while the host
-     * ran: it is a sum of results of weigh_nap_locked.  nap is the real time
+     * ran.  It is a sum of results of weigh_nap_locked.  nap is the real time
      * at which naps was last increased. */
     unsigned naps;
     int64_t nap;
@@ -985,7 +989,7 @@ void cpu_lazy_poll_locked(struct cpu_engine *engine);
 enum ps_progress
 cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline);
 
-/* As cpu_driver.note_locked. */
+/* As note_locked and arrived_locked in struct cpu_driver. */
 void cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
                           uint64_t first, uint64_t second);
 void cpu_lazy_arrived_locked(struct cpu_engine *engine);
@@ -1066,9 +1070,10 @@ cpu_slot_known(const struct cpu_engine *engine, enum cpu_tag tag, int device,
         return CPU_UNKNOWN;
     }
     int home = atomic_load_explicit(&slot->device, memory_order_acquire);
-    /* `known` and `handle` belong to the same object.  The caller got the
-     * handle from the call that created the object, and handles are never
-     * reused. */
+    /* If the slot has this handle now, it already had the handle when `known`
+     * was read: the caller got the handle from the call that created the
+     * object, and handles are never reused.  So `known` describes this
+     * object. */
     return atomic_load_explicit(&slot->handle, memory_order_relaxed) ==
                        handle &&
                    handle % CPU_TAGS == tag &&
@@ -1220,16 +1225,15 @@ struct cpu_range {
 };
 
 /* If the devices are emulated, add the range to the engine's tree `ranges`,
- * which is used to find the device of an address.  Returns
- * PS_ERROR_OUT_OF_MEMORY also if `counted` is true and the range is larger
- * than the free memory of its device.  If the devices are not emulated, does
- * nothing. */
+ * which is used to find the device of an address.  Otherwise do nothing.
+ * Statuses: PS_ERROR_OUT_OF_MEMORY, also if `counted` is true and the range is
+ * larger than the free memory of its device. */
 ps_status
 cpu_range_add_locked(struct cpu_engine *engine, struct cpu_range *range);
 void
 cpu_range_remove_locked(struct cpu_engine *engine, struct cpu_range *range);
 
-/* Fill the memory block that a CPU_FREE will free with the byte
+/* Overwrite the memory block that a CPU_FREE will free.  Each byte becomes
  * PS_SCHEDULE_POISON. */
 void cpu_memory_poison(struct cpu_operation *end);
 /* Returns the memory block that a CPU_FREE will free.  *nbytes becomes its

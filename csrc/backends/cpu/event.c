@@ -175,7 +175,7 @@ event_record_locked(struct cpu_engine *engine, struct cpu_slot *event,
     return status;
 }
 
-/* Replace the time of an event that is known to be done with the present time.
+/* Store the present time as the time of an event that is known to be done.
  * `known` is the value that the caller has read from the event's slot.
  * Returns false if the slot has another value by now. */
 static bool

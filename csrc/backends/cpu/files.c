@@ -1,11 +1,11 @@
 /* Files that processes share: anonymous memory (memfd) and pipes.  When a
- * process ends, its pipes reach their end, which tells other processes about
- * it.  A process finds a file of another process by its descriptor, through
- * /proc/PID/fd.
+ * process ends, the readers of its pipes see the end of the file, and so know
+ * that the process has ended.  A process opens a file of another process
+ * through /proc/PID/fd, by the descriptor that the file has in that process.
  *
- * The rule: inspect a file before you open or map it, and leave it alone if it
- * is not of the expected kind.  Opening may have side effects: for example,
- * the writer of a named pipe sees that there is a reader. */
+ * Always inspect such a file before you open or map it, and leave it alone if
+ * it is not of the expected kind, because opening may have side effects.  For
+ * example, the writer of a named pipe sees that there is a reader. */
 #include "shared.h"
 
 #include <dirent.h>

@@ -691,7 +691,9 @@ push_plan_locked(struct cpu_plan *plan, struct cpu_stream **streams)
     }
 }
 
-/* Give up the streams that the launch has taken, which starts the work. */
+/* Start the work of a launch, by giving up the streams that the launch has
+ * taken.  `idle` says whether the first stream was idle, so that the launch
+ * has taken it too. */
 static void
 start_locked(struct cpu_stream **streams, size_t count, bool idle)
 {
@@ -825,9 +827,9 @@ cpu_graph_instantiate(const struct ps_backend *backend, int device,
 }
 
 /* Returns the first difference that prevents an executable with `plan` from
- * running `new`.  The result's `reason` is NULL if there is none.  Plans have
- * their operations in the order of the calls, so two plans are equal if the
- * same calls made them. */
+ * running `new`.  The result's `reason` is NULL if there is no such
+ * difference.  Plans have their operations in the order of the calls, so two
+ * plans are equal if the same calls made them. */
 static struct ps_graph_difference
 compare(const struct cpu_plan *plan, const struct cpu_plan *new)
 {
@@ -1091,7 +1093,8 @@ describe_locked(const struct cpu_plan *plan, struct ps_graph_node *nodes,
                 size_t *edge_count)
 {
     size_t index = 0, count = 0;
-    /* For each branch: 1 + the index of its latest operation, or 0. */
+    /* For each branch: 1 + the index of its latest operation so far; 0 if it
+     * has none yet. */
     size_t *next = calloc(plan->branch_count, sizeof(*next));
     if (next == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;

@@ -35,10 +35,9 @@ enum {
     /* A callable and the host may wait for each other in ways that the engine
      * does not see, such as for a lock of the program.  So the host waits for
      * a running callable for at most NAPS * NAP_NS = 0.1 s of real time.
-     * Likewise, the waits of callables, which do not expire while the host
-     * runs, can expire when it has run for that time.  Both times are up to
-     * BUSY times longer while threads of the process run or wait for a
-     * processor. */
+     * Likewise, a callable's wait does not expire while the host runs, unless
+     * the host has run for that time.  Both limits are up to BUSY times longer
+     * while threads of the process run or wait for a processor. */
     NAPS = 20,
     BUSY = 16,
     NAP_NS = 5 * 1000 * 1000,
@@ -82,9 +81,10 @@ cpu_lazy_rank(uint64_t seed, unsigned number)
 
 /* ---- Notes ---- */
 
-/* Returns the array, which has `count` elements, with room for one more.  The
- * array may have moved.  Its room is always a power of two, and at least
- * LEAST.  Returns NULL, and changes nothing, if out of memory. */
+/* Make room for one more element in an array that has `count` elements.
+ * Returns the array, which may have moved.  The array's capacity is always a
+ * power of two, and at least LEAST.  Returns NULL, and changes nothing, if out
+ * of memory. */
 static void *
 grown(void *array, size_t count, size_t size)
 {
@@ -432,8 +432,8 @@ needed_locked(struct cpu_stream *stream)
 }
 
 /* Returns the stream whose head must run next so that the goal is reached;
- * NULL as in needed_locked.  If goal is NULL, which means that it is not
- * known, returns the stream whose head was queued first. */
+ * Returns NULL in the cases that needed_locked describes.  If the goal is not
+ * known (goal is NULL), returns the stream whose head was queued first. */
 static struct cpu_stream *
 pick_needed_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
 {
@@ -701,9 +701,9 @@ cpu_lazy_host_waits_locked(struct cpu_engine *engine,
     }
 }
 
-/* Call this when a change may allow waiting threads to continue.  The threads
- * that have found nothing to run are no longer parked, so that they look
- * again, and move to the front of the list. */
+/* Call this after a change that may allow waiting threads to continue.  Wakes
+ * the threads, so that they look for work again.  The parked threads move to
+ * the front of the list, and are no longer parked, except those in hold(). */
 static void
 changed_locked(struct cpu_lazy *lazy)
 {
@@ -771,9 +771,9 @@ weigh_nap_locked(struct cpu_engine *engine)
 }
 
 /* Call this if a callable's thread has found nothing to run.  If the host
- * runs, and NAP_NS have passed since the last nap was counted, adds the weight
- * of a nap to lazy->naps and returns true.  The lock is released meanwhile.
- * Otherwise returns false. */
+ * runs, no other callable runs, and NAP_NS have passed since the last nap was
+ * counted, adds the weight of a nap to lazy->naps and returns true.  Otherwise
+ * returns false.  The lock is released while the nap is weighed. */
 static bool
 count_nap_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 {
@@ -808,9 +808,9 @@ stand_locked(struct cpu_engine *engine, const struct ps_blocked *self)
 }
 
 /* If the calling thread runs a callable, add `standing` to the list of waiting
- * threads as its entry, for the time while it stands.  Returns the entry.
- * Returns NULL if the thread runs no callable, because it needs no entry
- * then. */
+ * threads.  It is the thread's entry there while the thread stands.  Returns
+ * the entry.  Returns NULL if the thread runs no callable, because it needs no
+ * entry then. */
 static struct ps_blocked *
 begin_standing_locked(struct cpu_engine *engine, struct ps_blocked *standing)
 {
@@ -1314,7 +1314,7 @@ cpu_lazy_ending_locked(struct cpu_engine *engine)
 void
 cpu_lazy_ended_locked(struct cpu_engine *engine)
 {
-    /* If the count is 0, the callable has called ending() before this schedule
+    /* If the count is 0, the callable called ending() before this schedule
      * began. */
     if (engine->lazy.ending_callables > 0) {
         engine->lazy.ending_callables--;
