@@ -89,8 +89,9 @@ enum { PS_SCHEDULE_POISON = 0xdb };
 struct ps_schedule {
     enum ps_strategy strategy;
     uint64_t seed;
-    /* Only for PS_PCT: at `changes` random steps among the first `steps`
-     * steps, the stream or host whose step it is gets a low priority. */
+    /* Only for PS_PCT.  Of the first `steps` steps, `changes` are chosen at
+     * random.  The stream or host that takes such a step gets a low
+     * priority. */
     unsigned changes;
     uint64_t steps;
     /* For PS_HELD: the numbers of the operations that run as in PS_LATE, in
@@ -206,7 +207,7 @@ struct ps_schedule_result {
      * ran. */
     uint64_t steps;
     /* A hash of the steps.  Two schedules with the same steps have the same
-     * hash.  With different steps, they almost certainly have different
+     * hash.  Schedules with different steps almost certainly have different
      * hashes. */
     uint64_t order;
     struct ps_schedule_entry *log; /* the caller frees it */
@@ -219,8 +220,8 @@ struct ps_schedule_result {
 };
 
 /* The result of an attempt to run an operation.  If several engines are tried,
- * they may return different results; then the one that comes first in this
- * list is used. */
+ * they may return different results.  Of these, the one that comes first in
+ * this list is used. */
 enum ps_progress {
     PS_RAN, /* an operation ran, or another thread has made progress */
     /* No operation can run now, but a callable or the host is running, or
@@ -258,7 +259,7 @@ struct ps_blocked {
     bool callable; /* the thread runs a callable */
     bool holds;    /* the thread waits in hold() */
     bool parked;   /* the thread has found no operation to run */
-    bool woken;    /* the thread must continue */
+    bool woken;    /* the thread can continue without more work */
     bool listed;   /* this is in the engine's list of blocked threads */
     /* The virtual time at which the thread's wait expires. */
     int64_t deadline;
@@ -312,13 +313,13 @@ struct ps_schedules {
      * passed. */
     enum ps_progress (*advance)(int64_t *left_ns);
 
-    /* A waiting thread calls these if advance() has found nothing to run:
-     * sleep() just before it sleeps, and wake() afterwards.  left_ns: the
+    /* If advance() has found nothing to run, a waiting thread calls sleep()
+     * just before it sleeps, and calls wake() afterwards.  left_ns: the
      * virtual time until the wait expires; wake() subtracts the time that has
      * passed.  seen: the value of endings() before the thread last checked
      * whether its wait is over.  If a callable has ended since that value was
-     * read, it may have ended the wait.  known: whether only work and
-     * callables can end the wait. */
+     * read, that callable may have ended the wait.  known: whether only work
+     * and callables can end the wait. */
     void (*sleep)(struct ps_sleep *sleep, bool known, unsigned seen,
                   int64_t left_ns);
     void (*wake)(struct ps_sleep *sleep, int64_t *left_ns);
@@ -337,8 +338,8 @@ struct ps_schedules {
     void (*ended)(void);
 
     /* Called by a callable whose only purpose is to keep its stream waiting.
-     * Sleeps until another thread calls released(), but only for a short time.
-     * Meanwhile the schedule does not wait for this callable. */
+     * Sleeps until another thread calls released(), or until a short time has
+     * passed.  Meanwhile the schedule does not wait for this callable. */
     void (*hold)(void);
     /* Wake the callables that sleep in hold(), and let them continue before
      * the calling thread does. */

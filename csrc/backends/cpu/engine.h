@@ -63,9 +63,10 @@ enum {
      * not an interprocess event: its latest record is done, has not failed,
      * and was not captured. */
     CPU_DONE,
-    /* For an event with timing: as CPU_DONE for an event without timing.
-     * `known` is then the sum of CPU_TIMED and the time of the event's latest
-     * record.  So every value from CPU_TIMED upwards has this meaning. */
+    /* For an event with timing: it is in the state that CPU_DONE describes for
+     * an event without timing.  `known` is then CPU_TIMED plus the time of the
+     * event's latest record, so every value from CPU_TIMED upwards has this
+     * meaning. */
     CPU_TIMED,
 };
 
@@ -172,13 +173,13 @@ struct cpu_stream {
     _Atomic int64_t *known;
     /* Constant; NULL if the stream is in no partition. */
     struct cpu_partition *partition;
-    /* The first failure of the stream's work; PS_SUCCESS if none has failed.
-     * While the stream is served, only the thread that serves it changes
-     * this. */
+    /* The first failure of the stream's work; PS_SUCCESS if no work has
+     * failed.  While the stream is served, only the thread that serves it
+     * changes this. */
     ps_status status;
     bool reported; /* whether a synchronize call has returned `status` */
-    /* Whether the stream was destroyed; it is freed when it is idle and no
-     * thread waits for it. */
+    /* Whether the stream was destroyed.  A destroyed stream is freed as soon
+     * as it is idle and no thread waits for it. */
     bool destroyed;
     /* While a schedule is explored: whether the host function at its head
      * waits for a worker, or runs on one. */
@@ -491,8 +492,8 @@ void
 cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
                        int device, int priority);
 /* Free the stream if it was destroyed and nothing uses it any more.  If the
- * stream has failed and no call has returned its failure, the device stores
- * the failure. */
+ * stream has failed and no call has returned its failure, stores the failure
+ * in cpu_device.unreported. */
 void cpu_stream_reap_locked(struct cpu_stream *stream);
 /* Find a stream by its handle.  0 means the device's default stream;
  * PS_STREAM_PER_THREAD means the calling thread's default stream, if it
@@ -572,9 +573,9 @@ cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
 bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
 /* Let a worker run the host function at the head of a stream that the caller
- * has taken.  From then on, the worker has the stream, and not the caller.
- * Returns false if no worker can be started.  Called only while the engine is
- * CPU_LAZY. */
+ * has taken.  The caller gives up the stream to the worker.  Returns false,
+ * and does nothing, if no worker can be started.  Called only while the engine
+ * is CPU_LAZY. */
 bool cpu_stream_hand_locked(struct cpu_stream *stream);
 /* Decrement the number of running threads. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
@@ -729,7 +730,8 @@ struct cpu_poller {
 
 enum cpu_phase {
     CPU_OPEN,
-    /* A schedule is explored.  It runs the work, in place of the threads. */
+    /* A schedule is explored.  Calls of the program run the work, in place of
+     * the engine's threads. */
     CPU_LAZY,
     CPU_STOPPING, /* no more work starts; running work may end */
     CPU_STOPPED,  /* a new wait fails with PS_ERROR_SHUTTING_DOWN */
@@ -983,8 +985,8 @@ int64_t cpu_lazy_now(void);
 void cpu_lazy_pass_time(int64_t time);
 
 /* The parts of poll() and advance() in struct ps_schedules that concern this
- * engine.  If the result is PS_EXPIRED, the caller must still advance the
- * virtual time. */
+ * engine.  If cpu_lazy_advance_locked returns PS_EXPIRED, its caller must
+ * still advance the virtual time. */
 void cpu_lazy_poll_locked(struct cpu_engine *engine);
 enum ps_progress
 cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline);

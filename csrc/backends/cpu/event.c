@@ -54,9 +54,9 @@ event_add_locked(struct cpu_engine *engine, int device, unsigned flags,
     return PS_SUCCESS;
 }
 
-/* Create an interprocess event if `exported` is NULL.  Otherwise `exported` is
- * the interprocess handle of an event that another process has created; open
- * that event. */
+/* Create an interprocess event if `exported` is NULL.  Otherwise open an event
+ * that another process has created.  `exported` is then the interprocess
+ * handle of that event. */
 static ps_status
 shared_add_locked(struct cpu_engine *engine, int device, unsigned flags,
                   const unsigned char *exported, ps_handle *handle)

@@ -6,8 +6,9 @@
  * choices depend only on the seed and the calls, so the same calls lead to the
  * same order on every machine.
  *
- * Time is virtual.  It advances when the strategy picks a sleep, and when
- * nothing can run until the limit of a wait.
+ * Time is virtual.  It advances when the strategy picks a sleep, and when a
+ * wait expires because nothing can run before its limit.  During a wait with a
+ * limit, it also advances by the real time that running callables take.
  *
  * A callable (a Python callable that was submitted to a stream) runs on a
  * thread of its own, but only one thread at a time has the turn.  When a
@@ -333,7 +334,7 @@ is_held(const struct cpu_stream *stream)
                                                             : stream->next)
 
 /* Returns the stream whose sleep ends first.  If `held` is false, leaves out
- * streams whose head PS_HELD holds back. */
+ * streams whose head is held back by PS_HELD. */
 static struct cpu_stream *
 first_sleeper_locked(struct cpu_engine *engine, bool held)
 {
@@ -348,7 +349,8 @@ first_sleeper_locked(struct cpu_engine *engine, bool held)
 }
 
 /* Returns the ready stream whose head was queued first.  If `all` is false,
- * leaves out streams that sleep, and those whose head PS_HELD holds back. */
+ * leaves out streams that sleep, and streams whose head is held back by
+ * PS_HELD. */
 static struct cpu_stream *
 first_queued_locked(struct cpu_engine *engine, bool all)
 {
@@ -431,7 +433,7 @@ needed_locked(struct cpu_stream *stream)
     return stream->first != NULL && !stream->handed ? stream : NULL;
 }
 
-/* Returns the stream whose head must run next so that the goal is reached;
+/* Returns the stream whose head must run next so that the goal is reached.
  * Returns NULL in the cases that needed_locked describes.  If the goal is not
  * known (goal is NULL), returns the stream whose head was queued first. */
 static struct cpu_stream *
