@@ -6,13 +6,13 @@
  * made to wait for the default stream. */
 #include "engine.h"
 
-/* Returns whether a stream that last waited for this stream when `given` had
- * the value `known` must wait for it again, because of work that was queued
- * since then.  If no schedule is explored, no wait is needed for a stream that
- * is idle and has not failed.  While a schedule is explored, the result
- * depends neither on whether this stream is idle, nor on work that was queued
- * before the schedule began, so that the same program always gets the same
- * order. */
+/* Returns whether another stream must wait for this stream.  `known` is the
+ * value that `given` had when the other stream last waited for this stream.
+ * Work was queued since then if `given` is greater now.  While no schedule is
+ * explored, no wait is needed if this stream is idle and has not failed.
+ * While a schedule is explored, the result depends neither on whether this
+ * stream is idle, nor on work that was queued before the schedule began, so
+ * that the same program always gets the same order. */
 static bool
 has_given(const struct cpu_stream *stream, uint64_t known)
 {

@@ -1,10 +1,10 @@
-/* Notifications and gates.  A pending notification for a stream is in a ring
- * of that stream, which is ordered by ticket.  A pending notification for an
- * event is in a ring of the event's record.  Notifications are not in a
- * stream's queue, but gates are.  A gate is queued as a CPU_ENTER_GATE
- * operation.  This operation calls the gate's function, and then becomes a
- * wait for a record that belongs to no event.  Opening the gate completes that
- * record.
+/* Notifications and gates.  The pending notifications for a stream are in a
+ * ring of the stream, in the order of their tickets.  The pending
+ * notifications for an event are in a ring of the event's record.
+ * Notifications are not in a stream's queue, but gates are.  A gate is queued
+ * as a CPU_ENTER_GATE operation.  This operation calls the gate's function,
+ * and then becomes a wait for a record that belongs to no event.  Opening the
+ * gate completes that record.
  *
  * A thread that opens a gate, or queues one on an idle stream, executes the
  * stream's next cheap operations itself.  So no switch to another thread is

@@ -2,12 +2,12 @@
  * execution, and the threads that execute operations.  The operations of a
  * stream are executed in order, and only one thread at a time serves a stream.
  *
- * A few workers serve all streams.  A worker does one operation at a time, of
- * the stream with the highest priority, and looks for more work before it
- * sleeps.  The timer thread ends CPU_SLEEP operations on time, even while all
- * workers are busy.  Threads that call the engine execute cheap operations
- * themselves.  Releasing the engine's lock runs the notifications that are
- * due, and wakes a worker if streams are ready.
+ * A few workers serve all streams.  A worker takes the ready stream with the
+ * highest priority, executes one of its operations, and looks for more work
+ * before it sleeps.  The timer thread ends CPU_SLEEP operations on time, even
+ * while all workers are busy.  Threads that call the engine execute cheap
+ * operations themselves.  Releasing the engine's lock runs the notifications
+ * that are due, and wakes a worker if streams are ready.
  *
  * If a callback of the program calls fork() on a thread of the engine, that
  * thread ends in the child.  The child's engine starts threads of its own. */
@@ -164,9 +164,9 @@ sleeper_add_locked(struct cpu_stream *stream, int64_t duration)
     }
 }
 
-/* Remove and return a stream whose sleep is over.  If there is none, wait
- * until the first sleep ends or there is a new first sleep, and return
- * NULL. */
+/* Remove and return a stream whose sleep is over.  If there is none, wait and
+ * return NULL.  The wait ends when the earliest sleep ends, or when a stream
+ * is added whose sleep ends earlier. */
 static struct cpu_stream *
 sleeper_take_locked(struct cpu_engine *engine)
 {
@@ -643,8 +643,8 @@ cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks)
 
 /* ---- The engine's lock ---- */
 
-/* Release the lock if the phase is not CPU_OPEN.  This function is not
- * inlined, so that the fast path of cpu_release saves no registers. */
+/* Does the work of cpu_release while the phase is not CPU_OPEN.  This function
+ * is not inlined, so that the fast path of cpu_release saves no registers. */
 __attribute__((cold, noinline)) static void
 release_unopen(struct cpu_engine *engine)
 {

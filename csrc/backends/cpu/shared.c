@@ -5,15 +5,15 @@
  * /proc, by its descriptor in that process.  The event exists until no process
  * has the page mapped any more.  A process that ends in any way unmaps the
  * page.  The page holds the latest record as one word.  This word contains the
- * id of the record's process, the inode of the record's pipe, and the record's
- * outcome.
+ * id of the process that made the record, the inode of the record's pipe, and
+ * the record's outcome.
  *
- * A pending record has a pipe, which is open for writing only in the record's
- * process.  Other processes open the pipe through /proc and wait until there
- * are bytes in it.  The number of bytes is the outcome, that is, the status +
- * 1.  No process reads the bytes, so every process sees them.  If the pipe
- * contains no bytes and is no longer open for writing, the record's process
- * has died.
+ * A pending record has a pipe, which is open for writing only in the process
+ * that made the record.  Other processes open the pipe through /proc and wait
+ * until there are bytes in it.  The number of bytes is the outcome, that is,
+ * the status + 1.  No process reads the bytes, so every process sees them.  If
+ * the pipe contains no bytes and is no longer open for writing, the record's
+ * process has died.
  *
  * The rule: everything in the page may change at any time, a process may stop
  * or die at any point, and another process may write anything into the page.
@@ -63,8 +63,8 @@ enum {
 
 struct page {
     uint64_t nonce[3];
-    /* The word of the latest record; 0 if there is none.  Its inode is 0 if
-     * the record was done when it was made. */
+    /* The word of the latest record; 0 if there is none.  If the record was
+     * already done when the event was recorded, the inode in the word is 0. */
     _Atomic uint64_t latest;
     /* The descriptor of the latest record's pipe in the record's process.  It
      * may be wrong, because `latest` and `pipe` are not stored in one atomic
@@ -237,8 +237,9 @@ cpu_shared_publish_locked(struct cpu_shared *shared,
 
 /* ---- Records of other processes ---- */
 
-/* Returns the status of a record of another process that has ended with this
- * outcome.  If the outcome is 0, that process has died. */
+/* Returns the status for the outcome with which another process's record has
+ * ended.  The outcome 0 means that the process died before the record was
+ * done. */
 static ps_status
 status_of(int outcome)
 {

@@ -103,7 +103,7 @@ ps_status cpu_token_open(const struct cpu_engine *engine, enum cpu_share share,
                          const unsigned char handle[PS_IPC_HANDLE_BYTES],
                          struct cpu_token *token, void **mapped);
 /* Unmap the pages and the private memory in front of them.  `mapped` is the
- * address of the pages, or NULL. */
+ * address of the pages. */
 void cpu_pages_unmap(const struct cpu_pages *pages, void *mapped);
 
 /* Create a pipe.  Returns one descriptor for both ends, or -1 if that fails.

@@ -2,7 +2,8 @@
  * and the handles by which callers name its objects.
  *
  * Each function that takes a handle checks it, so that a wrong handle causes
- * an error and not a crash.  All bits of a handle must match:
+ * an error and not a crash.  A handle is accepted only if all of its bits are
+ * those of an existing object's handle:
  *
  *   63..62  61..30  29..6  5..3    2..0
  *   0       serial  slot   engine  tag

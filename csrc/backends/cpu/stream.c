@@ -186,8 +186,8 @@ cpu_stream_destroy(const struct ps_backend *backend, int device,
 }
 
 /* Returns the status that stream_query must return for this stream.  `asks` is
- * true if notes are kept and the query is one of the host, that is, if
- * ask_locked has returned true. */
+ * true if notes are kept and ask_locked has returned true, which means that
+ * the query is not one that the library itself makes. */
 static ps_status
 query_locked(struct cpu_stream *stream, bool asks)
 {
@@ -404,10 +404,10 @@ cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
 }
 
 /* Returns a failure of the device's work, and marks it as reported.  Returns
- * PS_SUCCESS if there is no failure.  A failure of a freed stream that no call
- * has returned yet comes first.  If there is none, the failure is that of an
- * existing stream.  Later calls return this failure again, unless the stream
- * was destroyed. */
+ * PS_SUCCESS if there is no failure.  If a stream was freed before any call
+ * had returned its failure, that failure comes first.  Otherwise the failure
+ * is that of an existing stream.  Later calls return the failure of an
+ * existing stream again, unless the stream was destroyed. */
 static ps_status
 device_report_locked(struct cpu_device *device)
 {

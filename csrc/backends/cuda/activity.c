@@ -73,9 +73,9 @@ buffer_requested(uint8_t **buffer, size_t *size, size_t *most)
 
 /* Returns the number by which activities identify a stream; see the member
  * stream_number.  CUPTI numbers the streams of each context separately, so the
- * upper 32 bits of the result are the number of the context.  They are 0 for
- * the first context of a device that was seen, which usually is the device's
- * only one. */
+ * upper 32 bits of the result are the number of the context.  For the first
+ * context that was seen on a device, which usually is the device's only one,
+ * these bits are 0. */
 static uint64_t
 number_of(uint32_t device, uint32_t context, uint32_t stream)
 {

@@ -215,10 +215,9 @@ cuda_scope_enter(int device)
         return scope;
     }
     scope.status = cuda_driver.context_set(context);
-    /* Nothing need be switched back if the thread had no context and the
-     * device is 0.  For cudart, device 0 is the current device of a thread
-     * without a context.  It stays the current device while its own context is
-     * current. */
+    /* If the thread had no context and the device is 0, the context stays
+     * current after the scope.  This is harmless, because cudart regards
+     * device 0 as the current device of a thread that has no context. */
     scope.switched =
         scope.status == PS_SUCCESS && (scope.previous != NULL || device != 0);
     return scope;

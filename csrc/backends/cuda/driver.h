@@ -170,8 +170,8 @@ struct cuda_scope {
 struct cuda_scope cuda_scope_enter(int device);
 
 /* End the scope: make the previous context current again, and return
- * scope.status.  A failure to make it current is not returned, because the
- * calls in the scope did not fail. */
+ * scope.status.  A failure to make it current is not returned, because it is
+ * not a failure of the calls in the scope. */
 static inline ps_status
 cuda_scope_leave(struct cuda_scope scope)
 {

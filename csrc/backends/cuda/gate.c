@@ -120,8 +120,9 @@ struct arrival {
     atomic_bool reported;
 };
 
-/* Called once for each of the two completions, when it occurs.  The first call
- * reports the arrival, and the second call frees its memory. */
+/* Called once for each of the two completions, when the completion occurs.
+ * The first call reports the arrival, and the second call frees the
+ * arrival. */
 static void
 event_arrive(void *memory, ps_status status)
 {
@@ -233,8 +234,8 @@ gate_queue(struct arrival *arrival, ps_handle stream,
     return status;
 }
 
-/* Does what stream_gate says.  The device's context must be current.  If *idle
- * becomes true, the caller must report the arrival. */
+/* Does the work of the member stream_gate.  The device's context must be
+ * current.  If *idle becomes true, the caller must report the arrival. */
 static ps_status
 gate_make(int device, ps_handle stream, ps_notification_function reached,
           void *argument, ps_handle *gate, bool *idle)

@@ -36,7 +36,7 @@ ps_status cuda_slot_take(struct cuda_slot **slot);
 void cuda_slot_hold(struct cuda_slot *slot);
 void cuda_slot_release(struct cuda_slot *slot);
 
-/* Queue a write of the gate's number to `reached` on the stream. */
+/* Make the stream write the number of the slot's latest gate to `reached`. */
 ps_status cuda_slot_arrive(struct cuda_slot *slot, ps_handle stream);
 
 /* Make the stream wait until the slot's latest gate is opened. */

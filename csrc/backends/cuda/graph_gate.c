@@ -59,10 +59,10 @@ struct owner {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
-/* Held while a gate is captured, while a stream's capture is looked up, and
- * while a capture ends: the driver crashes if a capture ends while another
- * thread adds memory operations to it or asks about it.  Taken before
- * `lock`. */
+/* The driver crashes if a capture ends while another thread adds memory
+ * operations to the capture or asks about it.  So this mutex is held while a
+ * gate is captured, while a stream's capture is looked up, and while a capture
+ * ends.  It is taken before `lock`. */
 static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 /* The number of owners.  While it is 0, launches need not look for gates. */
 static atomic_int owner_count;

@@ -20,8 +20,8 @@ struct cuda_capture *cuda_gates_expect(ps_handle origin);
 void cuda_gates_begin(struct cuda_capture *capture, int device);
 void cuda_gates_cancel(struct cuda_capture *capture);
 
-/* End the capture that began on the stream, as cudaStreamEndCapture does, but
- * not while another thread is capturing a gate. */
+/* As cudaStreamEndCapture, but first waits until no other thread is capturing
+ * a gate or looking up a stream's capture. */
 cudaError_t cuda_gates_end_capture(ps_handle stream, cudaGraph_t *graph);
 
 /* Call this after a capture has ended.  `graph` is the resulting graph, or 0

@@ -11,7 +11,7 @@
 
 struct vertex {
     CUgraphNode node;
-    /* The number of its predecessors that are not in `order` yet. */
+    /* The number of its incoming edges from nodes that are not sorted yet. */
     size_t waits;
     size_t edges; /* the index of its first outgoing edge */
     size_t index; /* its index among the described nodes */

@@ -5,11 +5,11 @@
  *
  * For an event of the program, the program's event itself is polled.  But once
  * the program has recorded its event again, a query no longer tells when the
- * earlier record is done.  So before that, the completion is made to poll its
- * own event instead: a side stream waits for the program's event, and the
- * completion's own event is recorded behind that wait.  If other processes or
- * graphs may record the program's event, the completion polls its own event
- * from the beginning. */
+ * earlier record is done.  So before the program's event is recorded again,
+ * the completion is made to poll its own event instead.  To do so, a side
+ * stream waits for the program's event, and the completion's own event is
+ * recorded behind that wait.  If other processes or graphs may record the
+ * program's event, the completion polls its own event from the beginning. */
 #include <limits.h>
 #include <pthread.h>
 #include <search.h>

@@ -25,7 +25,7 @@ struct cuda_offer {
 };
 
 /* Guards the variables below and the offers.  It is held during system calls,
- * but none of these waits. */
+ * but only during those that never block. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, cuda_offer) offers;
 /* An epoll descriptor; the data of each entry is its offer. */
@@ -81,8 +81,8 @@ send_to(int peer, struct cuda_offer *offer)
 }
 
 /* Accept one process that has connected, and send it the file.  Returns false
- * if none can be accepted now, because this process or the machine has no
- * descriptors or memory left. */
+ * if this process or the machine has no descriptors or memory left, so that no
+ * process can be accepted now. */
 static bool
 accept_locked(struct cuda_offer *offer)
 {
@@ -364,8 +364,8 @@ receive(int peer, struct cuda_payload *payload, int *file)
         .msg_iov = &part,
         .msg_iovlen = 1,
         .msg_control = control.bytes,
-        /* CMSG_LEN, not CMSG_SPACE: the padding of the latter has room for a
-         * second descriptor. */
+        /* CMSG_SPACE would include padding, which has room for a second
+         * descriptor. */
         .msg_controllen = CMSG_LEN(sizeof(int)),
     };
     ssize_t length = recvmsg(peer, &message, MSG_CMSG_CLOEXEC);

@@ -153,9 +153,10 @@ struct poller {
     /* The number of notifications that were ever added. */
     unsigned long long given;
     int64_t latest; /* the time when the latest notification was added */
-    /* A hash table of the queues by their handles.  Each element is a chain: a
-     * list of the first completions of its queues, linked by their members
-     * `chain`. */
+    /* A hash table of the queues by their handles.  The queues with the same
+     * hash form a chain.  The table's element points to the first completion
+     * of the first queue in the chain.  The member `chain` of that completion
+     * points to the first completion of the next queue, and so on. */
     struct cuda_completion *chains[CHAINS];
 };
 
@@ -358,9 +359,9 @@ complete(struct cuda_completion *completion)
 }
 
 /* Sleep until a notification is added or the poller must stop.  If `more` is
- * true, the sleep also ends after a while, but not before it has lasted as
- * long as the last round of polling.  That round began at the time `began`,
- * when poller->given was `seen`. */
+ * true, the sleep also ends after the time that cuda_rest_ns returns, or after
+ * the time that the last round of polling took, whichever is longer.  That
+ * round began at the time `began`, when poller->given was `seen`. */
 static void
 back_off_locked(struct poller *poller, unsigned long long seen, bool more,
                 int64_t began)

@@ -71,9 +71,9 @@ cuda_pool_idle(int device, uint64_t *nbytes)
  * mask of those to which the program has denied the access. */
 static _Atomic uint64_t opened[CUDA_DEVICES], denied[CUDA_DEVICES];
 
-/* Held while an access and its bits above change.  Otherwise, if a copy on one
- * thread finds that the access is not denied, it could give the access just
- * after another thread has taken it away. */
+/* Held while a peer's access and its bits above change.  Without this mutex, a
+ * copy on one thread could find that the access is not denied, and give the
+ * access just after another thread has taken it away. */
 static pthread_mutex_t access_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static cudaError_t

@@ -6,7 +6,7 @@
  * it ends.
  *
  * The rule: a handle, and all data from another process, may be any bytes.  So
- * the driver must check that a descriptor is one of shared device memory
+ * the driver must check that a descriptor refers to shared device memory
  * before the memory is mapped. */
 #include <cuda_runtime_api.h>
 
@@ -183,8 +183,8 @@ create(struct mapping *mapping, size_t nbytes, struct token *token,
     if (status != PS_SUCCESS) {
         cuda_driver.memory_release(*memory);
     }
-    /* The driver returns this status if the process has too many open
-     * files. */
+    /* If the process has too many open files, the driver returns
+     * PS_ERROR_OPERATING_SYSTEM. */
     return status == PS_ERROR_OPERATING_SYSTEM ? PS_ERROR_OUT_OF_MEMORY
                                                : status;
 }
@@ -237,8 +237,8 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
     ps_status status = ON_DEVICE(device, allocate(mapping, nbytes, &token));
     if (status == PS_ERROR_OUT_OF_MEMORY &&
         cuda_pool_reduce(device, 0) == PS_SUCCESS) {
-        /* The pool kept freed memory, and cuda_pool_reduce has returned it to
-         * the driver.  So try again. */
+        /* Try again, because cuda_pool_reduce may have returned freed memory
+         * of the pool to the driver. */
         status = ON_DEVICE(device, allocate(mapping, nbytes, &token));
     }
     if (status != PS_SUCCESS) {
@@ -252,9 +252,9 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
 
 /* ---- Opening ---- */
 
-/* Convert an error of the driver to a status.  If the descriptor is not one of
- * shared device memory, or if the memory's size is not the mapping's size, the
- * driver returns one of the errors below. */
+/* Convert an error of the driver to a status.  If the descriptor does not
+ * refer to shared device memory, or if the memory's size is not the mapping's
+ * size, the driver returns one of the errors below. */
 static ps_status
 open_status(ps_status status)
 {

@@ -1,6 +1,6 @@
 /* Side streams.  A side stream that no completion uses any more is kept for
- * reuse.  It may still be waiting for an event, if the notification was
- * cancelled. */
+ * reuse.  It may still be waiting for an event, if the notification for that
+ * event was cancelled. */
 #include "side.h"
 
 #include <cuda_runtime_api.h>
