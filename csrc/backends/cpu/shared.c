@@ -57,8 +57,7 @@ enum {
 #define PROCESS(word) \
     ((pid_t)((word) >> OUTCOME_BITS & ((1 << PROCESS_BITS) - 1)))
 #define INODE(word) ((uint32_t)((word) >> (OUTCOME_BITS + PROCESS_BITS)))
-/* The word that a record had while it was pending, if its word is now
- * `word`. */
+/* The record's word as it was while the record was pending. */
 #define PENDING(word) ((word) >> OUTCOME_BITS << OUTCOME_BITS)
 
 struct page {

@@ -18,7 +18,7 @@ bool cuda_pool_exists(int device);
 /* Get the number of bytes of freed memory that the device's pool keeps. */
 cudaError_t cuda_pool_idle(int device, uint64_t *nbytes);
 
-/* Give the device `peer` access to the memory of the pool of `device`.
+/* Give the device `peer` access to the memory in the pool of `device`.
  * Without access, copies between the two devices are staged, at a tenth of the
  * rate.  Creates no context on either device.  Returns
  * cudaErrorPeerAccessUnsupported if the devices do not support the access, or
