@@ -31,10 +31,11 @@ void ps_currents_destroy(struct ps_currents *currents,
 struct ps_stream *
 ps_current_stream(struct ps_currents *currents, struct ps_device *device);
 
-/* Find a device on which a stream was set, among the devices of the runtime
- * with this index, and make the device's first_current its current stream
- * again.  Returns the stream that was set, whose reference the caller must
- * drop.  Returns NULL if no stream was set on any of the devices. */
+/* Search the devices of the runtime with this index for one on which a stream
+ * was set.  Remove that stream, so that the device's current stream is its
+ * first_current again.  Returns the removed stream, and the caller must drop
+ * the reference to it.  Returns NULL if no stream was set on any of the
+ * devices. */
 struct ps_stream *ps_current_take(struct ps_currents *currents, int runtime);
 
 /* The functions below replace current streams.  They return the references to

@@ -37,8 +37,9 @@ bool ps_emulation_reuse(struct ps_runtime *runtime);
  * still use them. */
 void ps_emulation_reset(struct ps_runtime *runtime);
 
-/* Unhide the emulation, with only its first `devices` devices.  Hide the
- * runtime `previous` instead, unless it is NULL. */
+/* Unhide the emulation, and let programs see only its first `devices` devices.
+ * Hide the runtime `previous`, which the emulation replaces, unless `previous`
+ * is NULL. */
 void ps_emulation_show(struct ps_runtime *runtime, int devices,
                        struct ps_runtime *previous);
 
@@ -50,9 +51,9 @@ ps_emulation_hide(struct ps_runtime *runtime, struct ps_runtime *previous);
  * and events.  May block. */
 void ps_emulation_leave(struct ps_runtime *runtime);
 
-/* End the calling thread's default streams of all emulations that were left.
- * As long as such a stream exists, its emulation cannot be reused.  May
- * block. */
+/* In every emulation that was left, end the default streams of the calling
+ * thread.  As long as such a stream exists, its emulation cannot be reused.
+ * May block. */
 void ps_emulations_leave_thread(void);
 
 #endif

@@ -68,7 +68,8 @@ ps_status
 ps_event_create(struct ps_runtime *runtime, unsigned flags,
                 struct ps_event **result)
 {
-    /* malloc, because calloc does not use glibc's per-thread cache. */
+    /* Use malloc, because calloc does not use the per-thread cache in older
+     * versions of glibc. */
     struct ps_event *event = malloc(sizeof(*event));
     if (event == NULL) {
         return PS_ERROR_OUT_OF_MEMORY;

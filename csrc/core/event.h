@@ -17,9 +17,10 @@
 
 #include "status.h"
 
-/* A flag of core that is never passed to a backend.  A captured record of such
- * an event, or a captured wait for it, becomes a graph node: each launch of
- * the graph records this event, or waits for it. */
+/* The flag of an external event.  Core never passes it to a backend.  When a
+ * record of an external event, or a wait for it, is captured, it becomes a
+ * graph node.  Each launch of the graph then records the event, or waits for
+ * it. */
 enum { PS_EVENT_EXTERNAL = 1 << 8 };
 
 struct ps_device;
@@ -35,27 +36,30 @@ struct ps_event {
      * called for such an event. */
     bool internal;
     /* Whether the event has PS_EVENT_EXTERNAL.  Graph launches may record such
-     * an event without core's knowledge, so `recorded` misses records and only
-     * a query finds the event's state. */
+     * an event without core's knowledge.  `recorded` does not count these
+     * records, so only a query can tell whether the event is done. */
     bool external;
     /* Whether the latest record was captured.  A captured record never
      * completes. */
     atomic_bool captured;
     struct ps_runtime *runtime;
-    /* The only device whose streams may record the event, or NULL if every
-     * device's streams may.  Constant once other threads see the event. */
+    /* The only device whose streams may record the event, or NULL if the
+     * streams of every device may record it.  Constant once other threads see
+     * the event. */
     struct ps_device *home;
-    /* The native event's device and handle: NULL and 0 until it is created,
-     * then constant.  The handle is written last, so a thread that reads a
-     * handle other than 0 also sees the device. */
+    /* The native event's device and handle.  They are NULL and 0 until the
+     * native event is created, and constant afterwards.  The handle is written
+     * last, so a thread that reads a handle other than 0 also sees the
+     * device. */
     struct ps_device *_Atomic device;
     _Atomic ps_handle handle;
     atomic_ullong recorded;
     atomic_ullong completed;
-    /* The identity of the stream of the latest record.  For a shared or
-     * external event core does not know that stream, because other processes
-     * or graph launches may record the event.  Then the value is the address
-     * of this struct, which is no stream's identity. */
+    /* The identity of the stream on which the event was last recorded.  For an
+     * interprocess or external event, core does not know that stream, because
+     * other processes or graph launches may record the event.  In such an
+     * event, `source` is the address of this struct, which is no stream's
+     * identity. */
     _Atomic ps_handle source;
     /* The interprocess handle.  NULL in an event that was neither exported nor
      * opened from another process. */
@@ -102,11 +106,13 @@ bool ps_event_bind_pooled(struct ps_event *event, struct ps_stream *stream);
 bool ps_event_adopt(struct ps_event *event, struct ps_device *device,
                     ps_handle handle);
 
-/* ps_native_event_take returns a native event of the device, from the pool or
- * new, to be used for one record and the waits for it.  ps_native_event_give
- * takes it back.  If `traced` is true, they report the creation and the
- * deletion of an event to the trace hook.  Both may block.  If destroying the
- * event fails, the status is stored for ps_runtime_take_failure. */
+/* ps_native_event_take gets a native event from the device's pool, or creates
+ * one if the pool is empty.  The caller uses it for one record and for waits
+ * for that record, and then calls ps_native_event_give, which puts it into the
+ * pool or destroys it.  If `traced` is true, the first function reports the
+ * creation of an event to the trace hook, and the second one reports the
+ * deletion.  Both may block.  If destroying the event fails, the status is
+ * stored for ps_runtime_take_failure. */
 ps_status
 ps_native_event_take(struct ps_device *device, bool traced, ps_handle *handle);
 void
@@ -165,7 +171,7 @@ ps_status ps_event_keep(struct ps_event *event);
  * becomes a graph node that each launch executes. */
 bool ps_event_is_external_on(struct ps_event *event, struct ps_stream *stream);
 
-/* Returns whether other processes may record the event.  Then `recorded` and
+/* Returns whether other processes may record the event.  If so, `recorded` and
  * `completed` are not reliable, because they count the records of this process
  * only. */
 static inline bool

@@ -6,8 +6,9 @@
 #include <stdatomic.h>
 
 /* The number of forks between the first process and this one.  Each object
- * stores the number at its creation.  If the present number is another one, an
- * ancestor of this process created the object. */
+ * stores the number of forks at the time of its creation.  If the stored
+ * number differs from the present one, an ancestor of this process created the
+ * object. */
 extern atomic_uint ps_fork_generation;
 
 static inline unsigned

@@ -116,8 +116,8 @@ struct leftovers {
     struct ps_block *launches;
 };
 
-/* The owner of the block ps_graph.launches: it has the objects that must be
- * kept until all launches are done. */
+/* The owner of the block ps_graph.launches.  It holds references to the
+ * objects that must stay alive until all launches are done. */
 struct kept_pair {
     struct ps_keep keep;
     struct ps_keep updated;
@@ -190,8 +190,8 @@ unlock_and_drop(struct ps_graph *graph, struct leftovers *left,
 }
 
 /* Returns whether a capture is in progress that only another thread may end.
- * If this thread tried to end it, the driver's call would fail, but still end
- * the capture. */
+ * If this thread tried to end it, the driver's call would fail, but would
+ * still end the capture. */
 static bool
 is_other_threads(const struct ps_graph *graph)
 {
@@ -201,8 +201,8 @@ is_other_threads(const struct ps_graph *graph)
 
 /* End the capture.  If graph->origin is NULL afterwards, the capture is over,
  * even if the status is a failure.  `last` is true if the graph is being
- * freed.  Then a capture that this thread cannot end is left to the stream's
- * own thread, which ends it later. */
+ * freed.  In that case, a capture that this thread cannot end is left to the
+ * stream's own thread, which ends it later. */
 static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
            size_t *operations)
@@ -574,10 +574,10 @@ follow_locked(struct ps_graph *graph, struct ps_stream *stream,
         set_launched_locked(graph, stream, before);
     }
     /* The failed call records an event on `launched` and queues a wait on
-     * `stream`, so either of their queues may be full.  A wait of 0 ns for
-     * room in `launched` fails if that queue is full.  Then the caller must
-     * wait for room in `launched`.  If the wait of 0 ns has failed for another
-     * reason, the caller's wait will fail in the same way. */
+     * `stream`, so the full queue may be that of either stream.  To find out
+     * which one it is, wait 0 ns for room in the queue of `launched`.  If this
+     * fails, let the caller wait for room there.  (If the reason is not a full
+     * queue, the caller's wait will fail in the same way.) */
     else if (status == PS_ERROR_QUEUE_FULL && latest == NULL &&
              ps_stream_wait_room(launched, 0) != PS_SUCCESS) {
         *full = launched;

@@ -49,10 +49,11 @@ struct ps_graph {
      * captured work with that of another graph. */
     struct ps_keep keep;
     struct ps_keep updated;
-    /* A borrowed block of 0 bytes.  Every launch counts as a use of the block.
-     * So after the graph has dropped its reference to the block, the block is
-     * released when all launches are done.  The kept objects are released with
-     * it.  NULL before the first launch. */
+    /* A borrowed block of 0 bytes that keeps the objects of `keep` and
+     * `updated` alive until all launches are done.  Every launch counts as a
+     * use of the block, so the block is not released earlier.  When the graph
+     * drops the block, it gives the references to these objects to the block's
+     * owner.  NULL before the first launch. */
     struct ps_block *launches;
     /* The stream of the latest launch; NULL before the first one.  Work that
      * is queued on this stream later runs after all launches. */
@@ -64,9 +65,8 @@ struct ps_graph {
 ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
 
 /* Free the graph.  If a capture into it is in progress, also end the capture,
- * whichever thread began it.  Only a capture on another thread's default
- * stream cannot be ended here: it ends when that thread next uses the
- * stream. */
+ * whichever thread began it.  The exception is a capture on another thread's
+ * default stream, which ends when that thread next uses the stream. */
 ps_status ps_graph_destroy(struct ps_graph *graph);
 
 /* Begin to capture the stream's work into the graph.  *number becomes the
@@ -84,9 +84,10 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
 ps_status ps_graph_capture_end(struct ps_graph *graph,
                                struct ps_stream *stream, size_t *operations);
 
-/* Make the executable from the native graph of a capture that has ended.  Then
- * drop the native graph, unless the graph was created with `keeps` or
- * keep_native is true.  May block. */
+/* Finish a capture that has ended.  Makes the executable from the native
+ * graph, and then drops the native graph, unless keep_native is true.  Does
+ * nothing for a graph that was created with `keeps`, whose executable is made
+ * later.  On failure, the graph becomes empty.  May block. */
 ps_status ps_graph_finish(struct ps_graph *graph, bool keep_native);
 
 /* Make the graph hold a reference to the object, because its work uses the

@@ -1,6 +1,6 @@
-/* Mailboxes.  The file descriptor of a mailbox is an eventfd.  It is not
- * written and read for each message: it is written when a message arrives and
- * no other message waits to be taken, and read when no message is left.
+/* Mailboxes.  The file descriptor of a mailbox is an eventfd.  To save system
+ * calls, it is written only when a message arrives while no other one waits to
+ * be taken, and read only when the last waiting message has been removed.
  *
  *   created --expected--> pending --arrives--> to be taken --> freed
  *                            |                     |
@@ -22,8 +22,7 @@ struct ps_mailbox {
     /* Guards the fields below.  Never held across a call of a backend. */
     pthread_mutex_t mutex;
     pthread_cond_t posted;
-    /* A ring of the notifications of the messages that have arrived and were
-     * not taken. */
+    /* The messages that can be taken, as a ring of their notifications. */
     struct ps_notification *arrived;
     /* A hash table of the messages by token, without those that were taken or
      * abandoned.  `count` is the number of messages in the table plus the

@@ -55,9 +55,10 @@ void ps_mailbox_destroy(struct ps_mailbox *mailbox);
 ps_status ps_message_create(struct ps_mailbox *mailbox, uint64_t token,
                             struct ps_message **message);
 
-/* Call this after the notification was registered.  After this call, the
- * receiver can take the message as soon as it has arrived.  It may have
- * arrived before this call. */
+/* Let the receiver take the message as soon as it has arrived.  Call this
+ * after the notification was registered, or without registering it if
+ * ps_mailbox_post will post the message.  The message may already have
+ * arrived. */
 void ps_message_expect(struct ps_message *message);
 
 /* Free a message whose notification could not be registered, so that it will

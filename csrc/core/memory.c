@@ -1,11 +1,12 @@
-/* Blocks of memory.  When the last reference to a block is dropped, streams
- * other than the block's own may still use the block.  Then the block is
- * retired: for each of these streams, an event is recorded behind the stream's
- * work with the block, and the use goes to the end of the stream's list.  When
- * the last use of the block is over, the block is settled, which means that it
- * is freed, kept for reuse, or returned to its owner.  The oldest uses of a
- * few streams are checked at each allocation, and each time that the last
- * reference to a block is dropped. */
+/* Blocks of memory.  For each stream that has work with a block, except the
+ * block's own stream, the block has a use.  A use is over when that work is
+ * done.  If some uses are not over when the last reference to the block is
+ * dropped, the block is retired.  Then an event is recorded on the stream of
+ * each such use, behind the stream's work with the block, and the use is
+ * appended to the stream's list.  When the last use of the block is over, the
+ * block is settled, which means that it is freed, kept for reuse, or returned
+ * to its owner.  The oldest uses of a few streams are checked at each
+ * allocation, and each time that the last reference to a block is dropped. */
 #include "memory.h"
 
 #include <errno.h>
@@ -26,7 +27,8 @@
 enum {
     /* Pinned memory is allocated in whole pages. */
     PAGE = 4096,
-    /* At most this much idle pinned memory is kept for reuse. */
+    /* The most idle pinned memory that is kept for reuse.  Only a thread that
+     * must not wait for work may exceed this limit. */
     IDLE_BYTES = 256 << 20,
 };
 
@@ -402,8 +404,8 @@ take_held(struct ps_memory_pool *pool, struct ps_stream *stream)
 }
 
 /* Put the stream back into the pool's list if it still has uses or held
- * blocks.  Drops the list's reference to the stream, which the caller got with
- * the stream. */
+ * blocks.  Drops the reference to the stream that the caller got when it took
+ * the stream out of the list. */
 static void
 put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
@@ -419,9 +421,10 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 
 /* Check the uses in this stream's list, and finish the blocks whose last use
  * is over.  The caller has taken the stream out of the pool's list.  If wait
- * is not NULL, first waits for each use.  An owner's release function or a
- * signal handler may fork meanwhile.  In the child, this then returns false,
- * and the caller must stop: the other blocks are left to the parent. */
+ * is not NULL, first waits for the work of each use, within this limit.  An
+ * owner's release function or a signal handler may fork during this call.  In
+ * the child, the call returns false, and the caller must leave the other
+ * blocks to the parent. */
 static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
         const struct ps_limit *wait)

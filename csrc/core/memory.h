@@ -57,7 +57,8 @@ struct ps_memory_pool {
     struct ps_memory_counter pinned_reserved;
 };
 
-/* Memory for ps_block_borrow.  It belongs to another owner than core. */
+/* The memory of a borrowed block, which core does not own; see
+ * ps_block_borrow. */
 struct ps_loan {
     void *data;
     size_t nbytes;
@@ -109,8 +110,8 @@ struct ps_block {
     /* A list of the uses of the block by streams other than `stream`.  The
      * device's mutex guards it. */
     struct ps_block_use *uses;
-    /* Once the block has no references: the number of its uses that are not
-     * over yet.  The pool's mutex guards it. */
+    /* The number of the block's uses that are not over yet.  It is counted
+     * only while the block is retired.  The pool's mutex guards it. */
     unsigned waiting;
     /* The next block in the pool's list `idle`, or in a stream's list
      * memory.held. */
@@ -125,12 +126,12 @@ extern atomic_int ps_memory_poison;
 void ps_memory_pool_init(struct ps_memory_pool *pool);
 
 /* Set whether the calling thread may wait for queued work to finish.
- * Initially every thread may.  Call this with false on a thread for which
- * queued work waits, because such a thread would deadlock if it waited for
- * that work.  Its allocations then fail at once if memory is short, and it
- * frees no pinned memory, because the driver may wait for work before it frees
- * such memory.  Returns PS_ERROR_OUT_OF_MEMORY only at a thread's first call
- * with false. */
+ * Initially every thread may.  If queued work waits for a thread, call this
+ * with false on that thread.  The thread would deadlock if it waited for that
+ * work.  After this call, its allocations fail at once if memory is short.  It
+ * also frees no pinned memory, because the driver may wait for work before it
+ * frees such memory.  Returns PS_ERROR_OUT_OF_MEMORY only at a
+ * thread's first call with false. */
 ps_status ps_memory_may_wait(bool may);
 
 /* Returns whether there are retired blocks.  A block is retired if its last
@@ -223,9 +224,9 @@ ps_status ps_block_use_begin(struct ps_block *block, struct ps_stream *stream);
 void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 
 /* Get the block's own stream, if it has one, and the other streams that have
- * work with the block.  If `lasting` is true, leave out other streams whose
- * uses are not lasting; see ps_block_use.  *streams is an array that the
- * caller frees, with a new reference to each stream. */
+ * work with the block.  If `lasting` is true, get only those other streams
+ * whose uses are lasting; see ps_block_use.  *streams becomes an array with a
+ * new reference to each stream.  The caller must free the array. */
 ps_status ps_block_streams(struct ps_block *block, bool lasting,
                            struct ps_stream ***streams, size_t *count);
 

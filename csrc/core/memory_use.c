@@ -47,8 +47,9 @@ is_done(struct ps_block_use *use)
     return says_over(status);
 }
 
-/* The use is by another thread's default stream.  If that thread has ended,
- * make the stream's event of_thread.latest the event of the use. */
+/* Called for a use by the default stream of another thread.  If that thread
+ * has ended, take the stream's event of_thread.latest as the event of the
+ * use. */
 static void
 adopt_latest(struct ps_block_use *use)
 {

@@ -47,8 +47,8 @@ ps_status ps_use_drop(struct ps_block_use *use);
 ps_status ps_use_mark(struct ps_block *block, struct ps_stream *stream,
                       bool lasting, unsigned begun);
 
-/* Drop the uses in the list whose work is done, and return the list of the
- * others.  The block must have no references. */
+/* Drop those uses in the list whose work is done, and return a list of the
+ * remaining uses.  The block must have no references. */
 struct ps_block_use *
 ps_uses_prune(struct ps_block_use *uses, ps_status *status);
 

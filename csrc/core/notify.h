@@ -11,13 +11,13 @@ struct ps_device;
 struct ps_event;
 struct ps_stream;
 
-/* A notification and its device.  struct ps_notification says when its memory
- * belongs to the backend.  `device` is written before the backend is called,
- * and is constant from then on. */
+/* A notification and its device.  The description of struct ps_notification
+ * says when its memory belongs to the backend.  `device` is written before the
+ * backend is called, and is constant afterwards. */
 struct ps_registration {
     struct ps_notification notification;
     struct ps_device *device;
-    /* Whether ps_device_notify registered the notification.  Then core calls
+    /* Whether ps_device_notify registered the notification.  If so, core calls
      * its callback, and the backend does not know of it. */
     bool of_device;
 };
@@ -43,13 +43,13 @@ ps_status ps_device_notify(struct ps_device *device,
  * if there is no such failure. */
 ps_status ps_device_take_failure(struct ps_device *device);
 
-/* Returns whether the device's thread of ps_device_notify is running.  It runs
- * while notifications are pending, and may still wait for the device after
- * they were cancelled. */
+/* Returns whether the thread that ps_device_notify has started for the device
+ * is running.  The thread runs while notifications are pending, and may still
+ * be waiting for the device after they were cancelled. */
 bool ps_device_is_notifying(struct ps_device *device);
 
-/* Cancel the notification, as the member notify_cancel does, with the same
- * statuses.  Never blocks. */
+/* Cancel the notification.  Returns the same statuses as the backend's
+ * notify_cancel.  Never blocks. */
 ps_status ps_notify_cancel(struct ps_registration *registration);
 
 /* Called in a forked child: initializes the mutex again.  The parent's threads

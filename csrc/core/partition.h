@@ -20,10 +20,10 @@ struct ps_partition {
     int count; /* the number of the partition's multiprocessors */
 };
 
-/* Create a partition with the backend's partition_create.  count may be any
- * number.  Returns PS_ERROR_INVALID_RESOURCE if count is 0 or negative, or if
- * fewer than count multiprocessors are left.  Then *taken becomes the number
- * of multiprocessors that other partitions have.  May block. */
+/* Create a partition with the backend's partition_create.  Returns
+ * PS_ERROR_INVALID_RESOURCE if count is 0 or negative, or if fewer than count
+ * multiprocessors are left.  In these cases *taken becomes the number of
+ * multiprocessors that other partitions have.  May block. */
 ps_status ps_partition_create(struct ps_device *device, int count,
                               struct ps_partition **partition, int *taken);
 

@@ -112,9 +112,10 @@ struct ps_runtime {
     /* 1 + the fork generation of the process that was the first to use a
      * device.  0 if no process has used one. */
     atomic_uint used;
-    /* 0 until a device is used, then constant.  In an emulation it is the
-     * number of devices that programs see, and ps_emulation_show sets it.
-     * `room` is the number of elements of `devices`. */
+    /* The number of devices.  It is 0 until a device is used, and constant
+     * afterwards.  In an emulation it is the number of devices that programs
+     * see, and ps_emulation_show sets it.  `room` is the number of elements of
+     * `devices`. */
     atomic_int device_count;
     struct ps_device *devices;
     int room;
@@ -169,7 +170,8 @@ ps_runtime_take_failure(struct ps_runtime *runtime)
  * it has none.  Both tables must stay valid until the process ends.  Returns
  * PS_ERROR_INVALID_VALUE, with the reason in *refusal, if a table is
  * incomplete, if the name or the device type is taken, or if PS_MAX_RUNTIMES
- * runtimes are registered.  Also returns PS_ERROR_OUT_OF_MEMORY. */
+ * runtimes are registered already.  Returns PS_ERROR_OUT_OF_MEMORY if out of
+ * memory. */
 ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_refusal *refusal);
@@ -216,8 +218,8 @@ struct ps_runtime *ps_runtime_find(int device_type);
  * device is used, each call asks the backend.  Initializes no device. */
 ps_status ps_runtime_devices(struct ps_runtime *runtime, int *count);
 
-/* Returns whether this process has used a device of the runtime.  It does not
- * count if only a parent process has used one. */
+/* Returns whether this process has used a device of the runtime.  A use by
+ * a parent process does not count. */
 static inline bool
 ps_runtime_is_used(struct ps_runtime *runtime)
 {

@@ -96,8 +96,8 @@ cuda_device_restore(const struct ps_backend *backend, int previous)
     int active = 1;
 
     /* cuda_device_current gives 0 also for a thread without a context.  So if
-     * device 0 has no context, do not create one here.  Make no context
-     * current instead. */
+     * device 0 has no context, do not create one here.  Instead, leave the
+     * thread without a context. */
     if (previous == 0) {
         ps_status status =
             cuda_driver.context_state(previous, &flags, &active);
@@ -255,8 +255,8 @@ cuda_stream_device(const struct ps_backend *backend, ps_handle stream,
         return PS_SUCCESS;
     }
     /* If the driver can tell the device directly, do not make the stream's
-     * context current: it may be a green context, which can be current on one
-     * thread only. */
+     * context current: it may be a green context, which can be current on only
+     * one thread at a time. */
     if (cuda_driver.stream_device != NULL &&
         cuda_stream_check_uncaptured(stream) == PS_SUCCESS) {
         scope.status = cuda_driver.stream_device((CUstream)stream, &found);

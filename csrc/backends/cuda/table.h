@@ -82,10 +82,10 @@ CUDA_MEMBERS(CUDA_DECLARE)
 ps_status cuda_event_share(ps_handle event);
 
 /* If a completion polls this event of the program, make it poll an event of
- * its own instead, which is recorded on a side stream.  Call this before the
- * program's event is recorded again, if cuda_events_are_polled() returns true.
- * Otherwise the completion would wait for the new record.  Fails if a stream
- * or an event cannot be created. */
+ * its own instead, which is recorded on a side stream.  While
+ * cuda_events_are_polled() returns true, call this before each record of a
+ * program's event.  Otherwise a completion would wait for the new record.
+ * Fails if a stream or an event cannot be created. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
 /* Call this when the program destroys the event.  If it returns true, the
