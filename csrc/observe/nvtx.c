@@ -3,8 +3,8 @@
  *
  * A library may call NVTX with any lock held.  To avoid a deadlock, the
  * functions here take only the locks of timeline.c and names.c.  While no
- * timeline records, a mark or the start of a range costs no more than a test
- * of that. */
+ * timeline is recording, marks and starts of ranges cost little, because the
+ * functions test this first. */
 #include "nvtx.h"
 
 #include <pthread.h>
@@ -18,14 +18,14 @@
 static const char default_domain[] = "NVTX";
 
 /* The ranges that a thread has pushed and not popped, in the order of the
- * calls.  A range that is pushed while the stack is empty and no timeline
- * records is left out.  Ranges of different domains need not be nested, so a
+ * calls.  A range is not added to the stack if the stack is empty and no
+ * timeline is recording.  Ranges of different domains need not be nested, so a
  * pop removes the latest range of its domain. */
 struct stack {
     size_t count, room;
     struct pushed {
         const void *domain;
-        uint64_t source; /* 0 if no timeline recorded at the push */
+        uint64_t source; /* 0 if the range is not recorded */
     } items[];
 };
 
@@ -215,8 +215,8 @@ domain_mark_ex(const void *domain, const struct nvtx_event *event)
     begin(PS_SLICE_MARK, domain, event);
 }
 
-/* The identifier that this returns for a range is 1 + the index of the range's
- * slice, as ps_timeline_range returns it. */
+/* Returns the identifier of the new range (see ps_timeline_range), or 0 if the
+ * range is not recorded. */
 static uint64_t
 range_start_ex(const struct nvtx_event *event)
 {

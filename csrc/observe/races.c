@@ -40,7 +40,7 @@ struct ps_moment {
     uint64_t number;
     struct clock *clock;
     unsigned capture; /* the capture that it belongs to, or 0 */
-    /* Whether it is not known what has happened before the moment.  No clock
+    /* True if it is unknown what has happened before the moment.  No clock
      * covers such a moment. */
     bool unknown;
     /* Whether this is the moment of a callable that has not ended.  If so, the
@@ -391,9 +391,9 @@ struct entry {
     uint64_t number;
     uint64_t turn;
     /* The clock of the access, or NULL if no callable was pending when the
-     * access was queued.  A callable that was pending then may make its own
-     * accesses only later.  This clock tells whether the access comes after
-     * the callable. */
+     * access was queued.  If a callable was pending, the callable's own
+     * accesses may be reported after this one.  The clock then tells whether
+     * this access comes after the callable. */
     struct clock *clock;
     struct ps_description *description;
 };
@@ -628,12 +628,12 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
     return found;
 }
 
-/* Returns whether a pending callable requires that an access is kept although
- * a second access would make it redundant.  This is so if the callable is not
- * ordered with the first access, but comes before the second.  An access of
- * the callable can then race with the first access and not with the second.
- * `actor`, `number` and `clock` describe the first access; `who` and `later`
- * are the actor and the clock of the second. */
+/* Returns whether an access must be kept because of a pending callable, even
+ * though a second access would make it redundant.  This is so if the callable
+ * is not ordered with the first access, but comes before the second.  An
+ * access of the callable can then race with the first access and not with the
+ * second. `actor`, `number` and `clock` describe the first access; `who` and
+ * `later` are the actor and the clock of the second. */
 static bool
 outlives(int actor, uint64_t number, const struct clock *clock, int who,
          const struct clock *later)
@@ -654,8 +654,8 @@ outlives(int actor, uint64_t number, const struct clock *clock, int who,
 /* Returns whether the new access makes the entry redundant.  It does so if it
  * comes after the entry, unless it reads and the entry writes.  Each later
  * access that races with the entry then also races with the new access.  If
- * both are of the same actor, they must also be of the same kind, because the
- * latest read and the latest write of each actor are kept. */
+ * the same actor makes both accesses, they must also be of the same kind,
+ * because the latest read and the latest write of each actor are kept. */
 static bool
 replaces(const struct actual *actual, const struct entry *entry)
 {
@@ -682,9 +682,9 @@ is_replaced(const struct actual *actual, const struct entry *entry)
                      entry->actor, entry->clock);
 }
 
-/* Add an entry for the access to the segment, unless it is redundant, and
- * remove the entries that it makes redundant.  Returns false if out of
- * memory. */
+/* Add an entry for the access to the segment, and remove the entries that the
+ * access makes redundant.  If the access itself is redundant, adds no entry.
+ * Returns false if out of memory. */
 static bool
 entry_note(struct segment *segment, const struct actual *actual)
 {
@@ -949,7 +949,7 @@ enter(void)
 }
 
 /* As enter, but also get the moment of the callable that the thread runs.
- * *callable becomes NULL if the thread runs none. */
+ * *callable becomes NULL if the thread runs no callable. */
 static bool
 enter_in(struct ps_moment **callable)
 {
@@ -992,9 +992,9 @@ begin_operation(const struct ps_actor_name *stream,
     return index;
 }
 
-/* Look for a race of the access.  If there is one, fills in *race and returns
- * true.  *found becomes a new reference to the description of the other
- * operation. */
+/* Look for a kept access with which the new access races.  If there is one,
+ * fill in *race, set *found to a new reference to the description of the kept
+ * access's operation, and return true. */
 static bool
 look(const struct actual *actual, struct ps_race *race,
      struct ps_actor_name names[2], struct ps_description **found)
@@ -1037,9 +1037,9 @@ attribute(const struct ps_moment *callable, struct actual *actual)
     actual->late = true;
 }
 
-/* Fill in which actor makes the accesses, and its clock.  awaited: whether the
- * callable waits for the stream's operation.  Returns false if out of memory.
- * The caller releases the clock and the graph. */
+/* Set the fields of *actual that depend on the actor that makes the accesses.
+ * awaited: whether the callable waits for the stream's operation.  Returns
+ * false if out of memory.  The caller releases the clock and the graph. */
 static bool
 identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
          bool awaited, struct actual *actual)
@@ -1232,8 +1232,8 @@ ps_races_synchronize(const struct ps_moment *moment)
 /* Get the moment at which the work that has been queued on the stream so far
  * is done.  The caller releases now->clock.  Returns KNOWN if the host knows
  * already that the moment has been reached, and UNKNOWN if it does not know
- * this.  If out of memory, returns NOT_QUERIED, and *now lacks the work of
- * streams with which the stream serializes. */
+ * this.  If out of memory, returns NOT_QUERIED, and *now does not include all
+ * work of the streams with which the stream serializes. */
 static enum knowledge
 find_moment(int index, const struct ps_actor_name *stream,
             const struct ps_moment *callable, struct ps_moment *now)

@@ -59,7 +59,8 @@ struct ps_race {
     struct ps_operation first, second;
     uintptr_t begin; /* the range that both operations access */
     size_t nbytes;
-    bool freed; /* whether the memory was freed before the first was done */
+    /* Whether the memory was freed before the first operation was done. */
+    bool freed;
     /* Identifies the first operation, for ps_moment_is_after.  `number` is 0
      * if the race was found only after the second operation had been queued.
      * Then an event may have been recorded later than the second operation, so
@@ -76,9 +77,9 @@ struct ps_races_hooks {
      * thread. */
     struct ps_description *(*describe)(const char *operation, bool inside);
     void (*forget)(struct ps_description *description);
-    /* Called when a race was found.  If it returns a failure, so does
-     * ps_races_operation, and the operation that was reported to it is not
-     * queued. */
+    /* Called when a race was found.  If it returns a failure,
+     * ps_races_operation returns the same failure to its caller, which then
+     * does not queue the operation. */
     ps_status (*found)(const struct ps_race *race);
     /* Returns whether this thread is calling the backend for the library's own
      * purposes.  A program may not rely on the order that such a call
@@ -124,19 +125,20 @@ void ps_races_wait(const struct ps_actor_name *stream,
                    const struct ps_moment *moment);
 
 /* Call this when core's trace point reports that a stream was made to wait for
- * an event whose moment this is.  If core knows already that the event is
- * done, it calls no backend, so ps_races_wait is not called for this wait.  In
- * that case the host knows that the moment has been reached, and this function
- * reports the wait to the hook `waited`.  Otherwise ps_races_wait reports the
- * wait, and this function does nothing. */
+ * an event.  `moment` is the moment of the event's latest record.  If the host
+ * knows that the moment has been reached, this function reports the wait to
+ * the hook `waited`.  In this case, core may also know that the event is done,
+ * and make no call of the backend that leads to ps_races_wait.  If the host
+ * does not know that the moment has been reached, this function does nothing,
+ * because ps_races_wait reports the wait. */
 void ps_races_waited(const struct ps_moment *moment);
 
 /* Call ps_races_synchronize before the host waits for the moment.  Call
  * ps_races_synchronize_stream before the host waits for the stream, or when a
  * query has shown that it need not wait.  The wait counts as useful, unless
  * the host knew already that the moment had been reached, or that the stream's
- * work was done.  queried: whether the wait has begun with a query.  If it
- * has, what counts is whether the host knew this before the query. */
+ * work was done.  queried: whether the wait has begun with a query.  If so,
+ * the wait counts as useful unless the host knew this before the query. */
 void ps_races_synchronize(const struct ps_moment *moment);
 void
 ps_races_synchronize_stream(const struct ps_actor_name *stream, bool queried);
@@ -174,8 +176,8 @@ void ps_races_callable_ended(struct ps_moment *moment);
  * returns a new reference to the moment of the event's latest record.  That
  * moment is not known if other processes may record the event, or if the event
  * was last recorded before the detector started.  In these cases,
- * ps_races_recorded returns a moment after everything that was queued so
- * far. */
+ * ps_races_recorded returns a moment that comes after all work that has been
+ * queued so far. */
 void ps_races_record(ps_handle event, const struct ps_actor_name *stream);
 struct ps_moment *ps_races_recorded(int runtime, ps_handle event);
 void ps_races_share_event(int runtime, ps_handle event);
@@ -185,12 +187,12 @@ void ps_races_forget_event(int runtime, ps_handle event);
  * what is known of the handle, because it concerns a former stream. */
 void ps_races_forget_stream(const struct ps_actor_name *stream);
 
-/* Call these when a capture has begun on the stream, and when it has ended
- * with this graph.  In between, the work of the stream, and of streams that
- * join the capture, is captured into the graph.  `graph` is 0 if the capture
- * failed.  Each launch of an executable of the graph makes the accesses of the
- * captured work.  A launch comes after earlier launches of the same
- * executable. */
+/* Call ps_races_capture_begin when a capture has begun on the stream, and
+ * ps_races_capture_end when it has ended.  `graph` is the captured graph, or 0
+ * if the capture failed.  During the capture, the work of the stream, and of
+ * streams that join the capture, is captured into the graph.  Each launch of
+ * an executable of the graph makes the accesses of the captured work.  A
+ * launch comes after earlier launches of the same executable. */
 void ps_races_capture_begin(const struct ps_actor_name *stream);
 void ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph);
 /* Call this when a record of an external event (if `records` is true) or a

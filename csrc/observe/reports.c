@@ -28,9 +28,10 @@ static struct ps_reports reports;
 
 /* ---- Functions that backends call ---- */
 
-/* Move the calls of `calls` to `older`.  Forget those calls of the former
- * `older` that have been reported, and keep the others in `calls`.  A call may
- * have several reports, but these come soon after each other. */
+/* Move the calls that are in `calls` to `older`.  Of the calls that were in
+ * `older` before, move those that have not been reported to `calls`, and
+ * forget the others.  A call may have several reports, but these come soon
+ * after each other. */
 static void
 forget_reported_locked(void)
 {

@@ -1,6 +1,6 @@
 /* Activity reports.  The devices report when each operation began and ended,
- * and which call queued it, also for operations that other libraries queue.
- * The reports are kept here until the timeline takes them. */
+ * and which call queued it.  They also report operations that other libraries
+ * queue.  The reports are kept here until the timeline takes them. */
 #ifndef PYSTREAMS_OBSERVE_REPORTS_H
 #define PYSTREAMS_OBSERVE_REPORTS_H
 

@@ -22,8 +22,8 @@ struct ps_stamps;
 bool ps_stamps_are_possible(const struct ps_backend *backend);
 
 /* Returns whether the stream is being captured.  Also returns true if this
- * cannot be found out: the query fails, or the stream is another thread's
- * default stream. */
+ * cannot be determined, because the query fails or because the stream is
+ * another thread's default stream. */
 bool ps_is_capturing(const struct ps_backend *backend,
                      const struct ps_actor_name *stream);
 
@@ -49,14 +49,15 @@ int64_t ps_stamps_now(void);
 
 /* ps_stamps_reset forgets the bases, so that new ones are measured, and sets
  * the greatest error to 0.  ps_stamps_error returns the greatest error of a
- * time that was measured since then, in nanoseconds.  ps_stamps_note_error
- * makes this include the error of a time that was measured elsewhere. */
+ * time that was measured since then, in nanoseconds.  Call
+ * ps_stamps_note_error to include the error of a time that was measured
+ * elsewhere. */
 void ps_stamps_reset(void);
 int64_t ps_stamps_error(void);
 void ps_stamps_note_error(int64_t error);
 
 /* Destroy the bases, and the events that were kept for reuse.  The events of
- * operations that have not ended are left. */
+ * operations that have not ended are not destroyed. */
 void ps_stamps_release(void);
 
 /* Called in a forked child.  Forgets the events, because they belong to the

@@ -609,8 +609,8 @@ ps_timeline_range_end(uint64_t source)
         int64_t begin = time_of(&range->times.begin);
         if (kind_of(range) == PS_SLICE_SPAN &&
             time_of(&range->times.end) == 0) {
-            /* The range may begin later than now, because it began in the
-             * virtual time of a schedule that has ended. */
+            /* `begin` may be later than `now` if the range began in the
+             * virtual time of a schedule that has ended since. */
             set_time(&range->times.end, now > begin ? now : begin);
         }
     }
@@ -770,7 +770,7 @@ struct queueing {
     bool by_events;
     bool reported;
     struct ps_stamps *stamps;
-    /* The time before the call that queues the operation.  0 if queued()
+    /* The time just before the call that queues the operation.  0 if queued()
      * chooses the time of queueing. */
     int64_t time;
 };
@@ -828,15 +828,15 @@ expect(const struct ps_backend *backend, int device, ps_handle stream,
         return this;
     }
     this.slice->nbytes = nbytes;
-    /* -1 means that the times are not known.  If the operation is timed,
-     * another value is stored here, at the latest by queued().  If it is still
-     * -1 then, for example because the operation was captured, queued() drops
-     * the slice. */
+    /* -1 means that the times are not known.  If the operation is timed, the
+     * backend, the code below or ps_stamps_end() stores another value.  If
+     * queued() still finds -1, for example because the operation was captured,
+     * it drops the slice. */
     this.slice->times.begin = -1;
     if (!this.by_events && !this.reported) {
         inner->operation_times(inner, &this.slice->times);
-        /* The backend may store only the time at which a graph launch ends.
-         * Then the time at which it begins is computed from this time. */
+        /* For a graph launch, the backend may store only the end.  The begin
+         * is then computed from the time of queueing. */
         this.time = kind == PS_SLICE_GRAPH ? ps_timeline_now() : 0;
         return this;
     }

@@ -49,13 +49,14 @@ struct ps_slice {
     /* The time at which the operation was queued.  It is written after the
      * other fields, so while it is 0, the slice must not be read. */
     int64_t queued;
-    /* The bytes of a copy, a fill or a device's memory.  For a range or mark
-     * of another library (NVTX), the number of its domain. */
+    /* The number of bytes that are copied or filled, or that are in use on the
+     * device.  For a range or mark of another library (NVTX), the number of
+     * its domain. */
     uint64_t nbytes;
     /* 1 + the index of the slice that this one waits for or ends (see enum
      * ps_slice_kind), or 0 if there is none.  A foreign slice has no source.
-     * If its thread has no index, this field is the thread's pthread_t
-     * instead. */
+     * In a foreign slice whose thread has no index, this field is the thread's
+     * pthread_t instead. */
     uint64_t source;
     /* Each of these four fields is 1 + an index, or 0 if the slice has no
      * stream, thread, place or name.  The hooks choose the indices of threads,
@@ -64,8 +65,8 @@ struct ps_slice {
     uint32_t thread;
     uint32_t place;
     uint32_t name;
-    /* The number of this slice among those that programs get to see; or
-     * PS_NO_ROW if they do not see this one.  ps_timeline_resolve sets it. */
+    /* The slice's number, from 0, among the slices that are shown to programs.
+     * PS_NO_ROW if the slice is not shown.  ps_timeline_resolve sets it. */
     uint32_t row;
     uint8_t kind; /* an enum ps_slice_kind */
     /* Whether this is a span on a stream, and events measure when it begins
@@ -131,8 +132,8 @@ void ps_timeline_stop(void);
 bool ps_timeline_is_on(void);
 void ps_timeline_free(struct ps_timeline *timeline);
 
-/* Returns the time in nanoseconds: that of CLOCK_MONOTONIC, unless time is
- * virtual. */
+/* Returns the present time in nanoseconds.  This is the time of
+ * CLOCK_MONOTONIC, unless time is virtual. */
 int64_t ps_timeline_now(void);
 
 /* Returns the timeline's table for a runtime; see ps_observed_table. */
@@ -167,15 +168,15 @@ struct ps_open_span {
 struct ps_open_span ps_timeline_span_begin(const struct ps_actor_name *stream);
 void ps_timeline_span_end(const struct ps_actor_name *stream,
                           const struct ps_open_span *span);
-/* Drop a span that will not be ended.  The span must not be a span on a stream
- * that has a slice but no stamps. */
+/* Drop a span that will not be ended.  If the span is on a stream and has a
+ * slice, it must also have stamps. */
 void ps_timeline_span_drop(const struct ps_open_span *span);
 
-/* Returns the time since which a thread has been idle when it adds the slice
- * `index`.  Idle means that the thread makes no call and ends no wait.  The
- * result is not before `since`, which is the time of the slice with the index
- * source - 1.  The slice `index` must be the latest slice of its thread, and
- * be in the current log. */
+/* Returns the time since which a thread had been idle when it added the slice
+ * `index`.  This is the time of the thread's previous call, or of the end of
+ * its previous wait.  If that is earlier than `since`, which is the time of
+ * the slice with the index source - 1, returns `since`.  The slice `index`
+ * must be the latest slice of its thread, and be in the current log. */
 int64_t ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since);
 
 /* Add a slice for a range that begins now, or for a mark.  Called when another

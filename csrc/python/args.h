@@ -47,8 +47,8 @@ int parse_named(const char *function, const char *name, int required,
                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                 PyObject **value);
 
-/* Get a borrowed reference to the argument of a function whose only parameter
- * is required.  On failure, returns -1 with TypeError. */
+/* Get a borrowed reference to the argument of a function that has one
+ * parameter, which is required.  On failure, returns -1 with TypeError. */
 static inline int
 parse_required(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value)
@@ -60,8 +60,8 @@ parse_required(const char *function, const char *name, PyObject *const *args,
     return parse_named(function, name, 1, args, nargs, kwnames, value);
 }
 
-/* As parse_required, for a function whose only parameter is optional.  *value
- * becomes NULL if the argument is None or was not given. */
+/* As parse_required, for a function that has one parameter, which is optional.
+ * *value becomes NULL if the argument is None or was not given. */
 static inline int
 parse_optional(const char *function, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames, PyObject **value)

@@ -14,8 +14,8 @@
 #include "transfer.h"
 
 /* Returns the device that has the memory at the address.  Returns `device` if
- * the backend cannot tell, or if no device has memory there.  If no device has
- * memory there, claim_hold refuses the memory later. */
+ * the backend cannot tell, or if no device has memory there.  In the latter
+ * case, claim_hold() refuses the memory later. */
 static struct ps_device *
 device_of_address(struct ps_device *device, const void *address)
 {

@@ -1,13 +1,13 @@
-/* The CUDA array interface.  Buffers have it, and arrays of other libraries
- * that have it can be copied from and to. */
+/* The CUDA array interface.  Buffers have this interface.  A Buffer can be
+ * copied to or from an array of another library that has it. */
 #ifndef PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 #define PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 
 #include "buffer.h"
 
 /* As dlpack_hold, for an object with __cuda_array_interface__.  If the backend
- * cannot tell from the address which device has the memory, it is assumed to
- * be `device`. */
+ * cannot tell from the address which device has the memory, this function
+ * assumes that `device` has it. */
 int array_interface_hold(PyObject *object, struct ps_device *device,
                          struct ps_stream *stream, struct span *span);
 

@@ -82,9 +82,9 @@ begin_runtime(int type)
     }
 }
 
-/* Convert the result of a Python function to the device type that it contains,
- * and drop the reference to it.  On failure, returns -1 with an exception.
- * `result` is NULL if the function has raised an exception. */
+/* Convert the int that a Python function returned to a device type, and drop
+ * the reference to the int.  `result` is NULL if the function has raised an
+ * exception.  On failure, returns -1 with an exception. */
 static int
 type_of_result(PyObject *result)
 {

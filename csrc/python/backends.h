@@ -8,7 +8,7 @@
  * build has no CUDA backend. */
 #define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
 
-/* Returns the runtime with this device type that is not hidden by an
+/* Returns the runtime that has this device type and is not hidden by an
  * emulation.  Returns NULL with an exception if no backend is registered for
  * the type. */
 struct ps_runtime *find_runtime(long type);

@@ -1,6 +1,6 @@
-/* Memory of other libraries, which copies accept as they accept Buffers.
- * Everything that a producer (an object of another library) says about its
- * memory is checked before the memory is used. */
+/* Borrows the memory of other libraries, so that copies accept it as well as
+ * Buffers.  Everything that a producer (an object of another library) says
+ * about its memory is checked before the memory is used. */
 #include "borrow.h"
 
 #include "args.h"
@@ -392,8 +392,8 @@ view_pin(PyObject *object, struct ps_device *device)
     return buffer_wrap(&span);
 }
 
-/* As view_hold, but through any protocol.  Returns 0 if the object supports no
- * protocol.  It must not be a Buffer. */
+/* As view_hold, but through any protocol.  The object must not be a Buffer.
+ * Returns 0 if it supports no protocol. */
 static int
 object_hold(PyObject *object, struct ps_device *device,
             struct ps_stream *stream, struct span *span)
@@ -409,9 +409,10 @@ object_hold(PyObject *object, struct ps_device *device,
 }
 
 /* Make `stream`, on which a copy will run, wait until the span's memory is
- * ready.  The producer has made it ready for the stream that handshake_stream
- * chose.  If `stream` is on another device than the memory, this was the
- * current stream of the memory's device, so make `stream` wait for it. */
+ * ready.  The producer has made the memory ready for the stream that
+ * handshake_stream() returned.  If this is not `stream`, because `stream` is
+ * on another device than the memory, it was the current stream of the memory's
+ * device.  So make `stream` wait for the current stream of that device. */
 static int
 follow(struct span *span, struct ps_stream *stream)
 {

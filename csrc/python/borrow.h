@@ -1,5 +1,5 @@
-/* Memory of other libraries, which this library borrows to copy from or to
- * it. */
+/* Borrows the memory of other libraries, so that it can be copied from or
+ * to. */
 #ifndef PYSTREAMS_PYTHON_BORROW_H
 #define PYSTREAMS_PYTHON_BORROW_H
 
@@ -18,7 +18,7 @@ struct claim {
     /* The kind of the producer for error messages, as in "the DLPack
      * tensor". */
     const char *what;
-    /* The device of device memory; NULL for host memory. */
+    /* The device that has the memory; NULL for host memory. */
     struct ps_device *device;
     bool pinned;
     bool read_only;
@@ -67,8 +67,8 @@ PyObject *view_pin(PyObject *object, struct ps_device *device);
 /* Make a span of the memory of `object`, which is a Buffer or an array of
  * another library.  A method will copy to or from this memory, and `partner`
  * is the other side of the copy.  The memory of another library is made ready
- * for work on the stream; if `stream` is NULL, this is the current stream of
- * the memory's device.  If `write` is true, read-only memory of another
+ * for work on `stream` or, if `stream` is NULL, for work on the current stream
+ * of the memory's device.  If `write` is true, read-only memory of another
  * library is refused.  On failure, returns -1 with an exception. */
 int operand_hold(const struct signature *method, PyObject *object,
                  struct span *partner, struct ps_stream *stream, bool write,

@@ -535,7 +535,7 @@ optional_stream(const char *method, PyObject *argument,
 }
 
 /* Implements a method that copies between this Buffer and the method's first
- * argument: into the Buffer if `here` is true, else out of it. */
+ * argument.  If `here` is true, it copies into the Buffer, else out of it. */
 static PyObject *
 copy_with(PyObject *op, const struct signature *signature,
           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
