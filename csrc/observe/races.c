@@ -632,7 +632,7 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
  * though a second access would make it redundant.  This is so if the callable
  * is not ordered with the first access, but comes before the second.  An
  * access of the callable can then race with the first access and not with the
- * second. `actor`, `number` and `clock` describe the first access; `who` and
+ * second.  `actor`, `number` and `clock` describe the first access; `who` and
  * `later` are the actor and the clock of the second. */
 static bool
 outlives(int actor, uint64_t number, const struct clock *clock, int who,
@@ -1695,7 +1695,7 @@ ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle handle)
     return status;
 }
 
-/* Returns whether work that will be queued on the stream later comes after the
+/* Returns whether all work that the stream gets from now on comes after the
  * access. */
 static bool
 comes_after(const struct ps_actor_name *stream, const struct entry *entry)

@@ -82,7 +82,7 @@ struct ps_races_hooks {
      * does not queue the operation. */
     ps_status (*found)(const struct ps_race *race);
     /* Returns whether this thread is calling the backend for the library's own
-     * purposes.  A program may not rely on the order that such a call
+     * purposes.  A program must not rely on the order that such a call
      * creates. */
     bool (*is_internal)(void);
     /* Returns whether the calling thread runs a callable that was submitted to
@@ -127,10 +127,10 @@ void ps_races_wait(const struct ps_actor_name *stream,
 /* Call this when core's trace point reports that a stream was made to wait for
  * an event.  `moment` is the moment of the event's latest record.  If the host
  * knows that the moment has been reached, this function reports the wait to
- * the hook `waited`.  In this case, core may also know that the event is done,
- * and make no call of the backend that leads to ps_races_wait.  If the host
- * does not know that the moment has been reached, this function does nothing,
- * because ps_races_wait reports the wait. */
+ * the hook `waited`.  It does so because core may know, too, that the event is
+ * done, and then makes no call of the backend that leads to ps_races_wait.  If
+ * the host does not know that the moment has been reached, ps_races_wait
+ * reports the wait, and this function does nothing. */
 void ps_races_waited(const struct ps_moment *moment);
 
 /* Call ps_races_synchronize before the host waits for the moment.  Call

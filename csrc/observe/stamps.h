@@ -33,10 +33,10 @@ bool ps_is_capturing(const struct ps_backend *backend,
 struct ps_stamps *ps_stamps_begin(const struct ps_backend *backend,
                                   const struct ps_actor_name *stream);
 
-/* Record the second event.  Call this after the operation was queued.  When
- * the operation is done, a later call of a function of this file stores its
- * times in *times.  If recording fails or stamps is NULL, returns false, and
- * *times is never written. */
+/* Record the second event.  Call this after the operation was queued.  After
+ * the operation has ended, a later call of ps_stamps_begin, ps_stamps_collect
+ * or ps_stamps_release stores its times in *times.  If recording fails or
+ * stamps is NULL, returns false, and *times is never written. */
 bool ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times);
 /* Call this instead if the operation was not queued. */
 void ps_stamps_drop(struct ps_stamps *stamps);

@@ -61,7 +61,8 @@ static LIST_HEAD(, ps_timeline) logs = LIST_HEAD_INITIALIZER(logs);
 static atomic_bool on;
 static atomic_bool all_by_events;
 static const struct ps_timeline_hooks *_Atomic hooks;
-/* The chunks of freed logs that have slices that may still be written to. */
+/* Chunks of logs that were freed.  Each of these chunks has slices to which
+ * other code may still write. */
 static struct chunk *unfinished;
 static uint64_t next_index; /* the index of the next log's first slice */
 /* The thread-specific value of this key is the argument of the thread's last
@@ -992,7 +993,7 @@ stream_destroy(const struct ps_backend *backend, int device, ps_handle stream)
 }
 
 /* Forward a call that waits.  The Python layer adds the slice for this wait,
- * so no slice must be added for the driver's report of the wait. */
+ * so the driver's report of the wait must not add another slice. */
 #define WAIT(call)                  \
     ({                              \
         set_queued_slice(NO_SLICE); \

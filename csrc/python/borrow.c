@@ -410,9 +410,9 @@ object_hold(PyObject *object, struct ps_device *device,
 
 /* Make `stream`, on which a copy will run, wait until the span's memory is
  * ready.  The producer has made the memory ready for the stream that
- * handshake_stream() returned.  If this is not `stream`, because `stream` is
- * on another device than the memory, it was the current stream of the memory's
- * device.  So make `stream` wait for the current stream of that device. */
+ * handshake_stream() returned.  If `stream` is on another device than the
+ * memory, that function returned the current stream of the memory's device.
+ * In this case, make `stream` wait for that current stream. */
 static int
 follow(struct span *span, struct ps_stream *stream)
 {

@@ -1,5 +1,5 @@
-/* Borrows the memory of other libraries, so that it can be copied from or
- * to. */
+/* Borrows the memory of other libraries, for copies from and to this
+ * memory. */
 #ifndef PYSTREAMS_PYTHON_BORROW_H
 #define PYSTREAMS_PYTHON_BORROW_H
 
