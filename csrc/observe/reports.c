@@ -14,8 +14,8 @@
 enum { GENERATION = 1 << 15 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* The backends that were ever observed.  An entry is constant once it is
- * set. */
+/* The backends that were ever observed.  Once an entry is set, it stays the
+ * same, except that a forked child clears it. */
 static const struct ps_backend *_Atomic backends[PS_MOST_RUNTIMES];
 static atomic_bool on[PS_MOST_RUNTIMES];
 static uint64_t (*_Atomic source_of_call)(void);
