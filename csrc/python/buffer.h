@@ -13,8 +13,8 @@ typedef struct {
     /* The Buffer's first byte; it lies within the block. */
     char *data;
     Py_ssize_t nbytes;
-    /* The number of buffer-protocol views that are not released.  The Buffer
-     * cannot be closed while there are any. */
+    /* The number of buffer-protocol views that have not been released.  The
+     * Buffer cannot be closed while it has such views. */
     Py_ssize_t exports;
     PyObject *weakrefs;
 } BufferObject;
@@ -71,7 +71,7 @@ span_create(enum memory_kind kind, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);
 
 /* Free the retired blocks whose work is done; see ps_memory_sweep.  Call this
- * after a wait for work.  Also reports a clean-up that failed since the last
+ * after waiting for work.  Also reports a clean-up that failed since the last
  * call.  Keeps a pending exception. */
 void memory_settle(struct ps_runtime *runtime);
 

@@ -28,8 +28,9 @@ struct captured {
     struct job *job;
     struct ps_device *device;
     ps_handle stream;
-    /* The first template of the same stream in this capture.  row->jobs is the
-     * number of jobs that have not ended, of all templates of that stream. */
+    /* The first template of the same stream in this capture.  Its `jobs` is
+     * the number of unfinished jobs of all templates of that stream.  Other
+     * templates do not use `jobs`. */
     struct captured *row;
     unsigned jobs;
     /* The jobs of the launches that have not reached this template's gate yet,
@@ -180,8 +181,8 @@ reached(void *argument, ps_handle gate, ps_status status)
         job_reached(job, status);
     }
     else {
-        /* There is no job if another library has launched the executable.
-         * Then open the gate at once. */
+        /* If another library has launched the executable, there is no job.  In
+         * that case, open the gate at once. */
         const struct ps_backend *backend = captured->device->runtime->backend;
         backend->gate_open(backend, captured->device->index, gate);
     }
@@ -558,8 +559,9 @@ concerns(const struct failure *failure, const struct work *work)
                : work->event == NULL && work->device == stream->device;
 }
 
-/* Remove and return the oldest exception that concerns the work.  If `work` is
- * NULL, every exception does.  Returns NULL if there is none. */
+/* Remove and return the oldest exception that concerns the work or, if `work`
+ * is NULL, the oldest exception of all.  Returns NULL if there is no such
+ * exception. */
 static PyObject *
 take_failure(const struct work *work)
 {

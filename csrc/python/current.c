@@ -204,8 +204,8 @@ thread_stream(struct ps_device *device)
     }
     if (stream == NULL && has_ended()) {
         /* A stream that is created now would never be ended.  So use the
-         * device's default stream, whose work comes after that of the thread's
-         * ended stream. */
+         * device's default stream.  Its work runs after all work of the
+         * thread's own stream, which has been ended. */
         return ps_stream_ref(&device->default_stream);
     }
     if (stream != NULL || thread_choice() == NULL) {
@@ -278,9 +278,10 @@ is_threads_own(PyObject *context)
     return own;
 }
 
-/* Find out whether the running context is the thread's home context.  If so,
- * stores it in thread->home and returns 1.  If the thread has entered the
- * context only later, returns 0.  On failure, returns -1 with an exception. */
+/* Find out whether the running context is the thread's home context.  If it
+ * is, stores it in thread->home and returns 1.  If the program has entered the
+ * context, it is not the home context, and the function returns 0.  On
+ * failure, returns -1 with an exception. */
 static int
 find_home(struct choice *thread)
 {
@@ -299,7 +300,7 @@ find_home(struct choice *thread)
         PyContext_Exit(state->context);
     }
     else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-        /* A context cannot be entered twice, so this one was entered already.
+        /* The context cannot be entered again, because it was entered before.
          * It is the thread's home only if threading.Thread, not the program,
          * has entered it. */
         PyErr_Clear();
@@ -475,10 +476,10 @@ Stream_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
                          "leaving a stream", status);
 }
 
-/* Returns a new Stream of this class: for the device's current stream if
- * `current` is true, otherwise for its first_current.  `device` is NULL if the
- * attempt to get the device has raised an exception; then this returns NULL,
- * too. */
+/* Returns a new Stream of this class.  It is for the device's current stream
+ * if `current` is true, otherwise for the device's first_current.  If `device`
+ * is NULL, an exception was raised while the device was looked up, and this
+ * function returns NULL, too. */
 static PyObject *
 stream_at(struct ps_device *device, bool current, PyTypeObject *class)
 {

@@ -8,8 +8,8 @@
 #include "module.h"
 
 /* Returns the current streams of the calling thread or its task.  Returns NULL
- * if no stream was ever set; then the default streams are current.  The result
- * is borrowed, and valid until a stream is set. */
+ * if no stream was ever set, so that the default streams are current.  The
+ * result is borrowed, and valid until a stream is set. */
 struct ps_currents *currents_in_use(void);
 
 /* current_stream_of returns a new reference to the device's current stream.
@@ -20,8 +20,9 @@ struct ps_stream *current_stream_of(struct ps_device *device);
 __attribute__((cold)) struct ps_stream *
 thread_stream(struct ps_device *device);
 
-/* For the calling thread or its task, make the first_current of each device of
- * the runtime current again. */
+/* Undo every change of a current stream that the calling thread or its task
+ * has made on the runtime's devices.  After this, the current stream of each
+ * of these devices is its first_current. */
 void leave_current_streams(struct ps_runtime *runtime);
 
 /* __enter__ and __exit__ of every type of Stream. */

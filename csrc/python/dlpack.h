@@ -120,8 +120,8 @@ int dlpack_place(const char *function, long type, long id,
 int dlpack_nbytes(const struct dlpack_tensor *tensor, Py_ssize_t *nbytes);
 
 /* Make a span of the tensor's memory, and take over the tensor.  host_device:
- * as in dlpack_hold.  On failure, returns -1 with an exception; then the
- * tensor still belongs to the caller. */
+ * as in dlpack_hold.  On failure, returns -1 with an exception, and the tensor
+ * still belongs to the caller. */
 int dlpack_versioned_hold(struct dlpack_versioned *tensor,
                           struct ps_device *host_device, struct span *span);
 
@@ -134,9 +134,9 @@ int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
  * with an exception. */
 int dlpack_settle_host(struct span *span);
 
-/* Note that another library may queue work on this stream that uses the span.
- * The memory is then not reused before such work is done.  Does nothing for an
- * external stream.  On failure, returns -1 with an exception. */
+/* Record that another library may queue work on this stream that uses the
+ * span.  The memory is then not reused before such work is done.  Does nothing
+ * for an external stream.  On failure, returns -1 with an exception. */
 int dlpack_use(struct span *span, struct ps_stream *stream);
 
 /* Returns a new tensor for the span, with the device, item type and shape of

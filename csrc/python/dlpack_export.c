@@ -131,8 +131,8 @@ export_create(struct span *span, const struct dlpack_tensor *form,
     for (size_t i = ndim; i-- > 0;) {
         tensor.shape[i] = form->shape[i];
         tensor.strides[i] = stride;
-        /* This overflows only if another extent is 0; then the strides do not
-         * matter. */
+        /* This overflows only if another extent is 0.  In that case, the
+         * strides do not matter. */
         (void)__builtin_mul_overflow(stride, form->shape[i], &stride);
     }
     export->span = *span;
@@ -194,8 +194,9 @@ int
 dlpack_use(struct span *span, struct ps_stream *stream)
 {
     ps_status status;
-    /* Store no use by an external stream, because the owner of the stream may
-     * destroy it while the block still refers to it. */
+    /* Do not mark the block as used by an external stream, because the owner
+     * of the stream may destroy the stream while the block still refers to
+     * it. */
     if (stream->kind == PS_STREAM_EXTERNAL) {
         return 0;
     }

@@ -111,8 +111,8 @@ is_host(long type)
     return type == DLPACK_CPU || type == DLPACK_CUDA_HOST;
 }
 
-/* Make those checks of a tensor for which the tensor's device is not needed.
- * On failure, returns -1 with ValueError. */
+/* Check what can be checked without knowing the tensor's device.  On failure,
+ * returns -1 with ValueError. */
 static int
 check_tensor(const struct dlpack_tensor *dl)
 {
@@ -379,8 +379,9 @@ producer_hold(PyObject *object, struct ps_device *host_device,
     return result;
 }
 
-/* Find the type's exchange table of a supported version.  *table becomes NULL
- * if there is none.  On failure, returns -1 with an exception. */
+/* Find the type's exchange table.  *table becomes NULL if the type has none,
+ * or none of a supported version.  On failure, returns -1 with an
+ * exception. */
 static int
 find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
 {

@@ -26,8 +26,9 @@ static int entry_count;
 static struct ps_runtime *
 make_emulation(uint64_t memory)
 {
-    /* An engine that one call has created, but for which it could not allocate
-     * a runtime.  Engines are never freed, so a later call uses this one. */
+    /* An engine that an earlier call has created, but could not use, because
+     * memory for the runtime ran out.  Engines are never freed, so a later
+     * call uses this one. */
     static const struct ps_backend *_Atomic spare;
     struct ps_runtime *runtime;
     const struct ps_backend *backend = atomic_exchange(&spare, NULL);
@@ -72,8 +73,8 @@ find_emulation(uint64_t memory)
 static void
 enter(struct ps_runtime *runtime, int devices)
 {
-    /* Do this in one critical section, so that each emulation hides the one
-     * that was shown just before it. */
+    /* Do this in one critical section, so that each emulation hides the
+     * runtime that was shown just before. */
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
     struct ps_runtime *previous = ps_runtime_find(PS_DEVICE_CUDA);
     ps_emulation_show(runtime, devices, previous);
@@ -199,8 +200,7 @@ PyMethodDef emulation_functions[] = {
              "with so many bytes.\n\n"
              "Return the argument of emulation_leave."),
     /* This is METH_O, so that a call allocates no tuple for the argument.  If
-     * memory is short, the end of an emulation must not fail before it has
-     * begun. */
+     * the tuple could not be allocated, the emulation would not be ended. */
     FUNCTION("emulation_leave", emulation_leave, METH_O, "emulation, /",
              "Put back what emulation_enter replaced.\n\n"
              "Raise RuntimeError, after this, if a later emulation is still "

@@ -34,9 +34,9 @@ ps_status wait_for_room(struct ps_stream *stream);
         WITHOUT_GIL(status = (call));             \
     } while (has_room_again(stream, &status))
 
-/* Store that `stream` was made to wait for the stream of `device` with the
- * identity `source`.  If the wait makes a capture fail later, the error
- * message mentions it. */
+/* Record that `stream` was made to wait for the stream of `device` with the
+ * identity `source`.  If this wait makes a capture fail later, the error
+ * message mentions the wait. */
 __attribute__((cold)) void
 note_captured_wait(struct ps_stream *stream, struct ps_device *device,
                    ps_handle source);

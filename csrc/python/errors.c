@@ -94,8 +94,8 @@ raise_unavailable(struct ps_runtime *runtime, ps_status status)
         gpus && !(backend->flags & PS_BACKEND_EMULATED) ? EMULATE_CUDA : "");
 }
 
-/* The status of the last fault of a GPU that an exception has reported; 0 if
- * there was none. */
+/* The status of the latest GPU fault that an exception has reported; 0 if no
+ * fault was reported. */
 static atomic_int fault_reported;
 
 /* Returns whether the status means that a GPU has faulted.  After a fault,
@@ -169,11 +169,11 @@ struct awaited {
 };
 
 /* Returns whether a call that failed with this status during a capture must be
- * passed to pystreams.cuda._captures.  This is so if the call may have
+ * passed to pystreams.cuda._captures.  This is necessary if the call may have
  * invalidated a capture, or if the call failed because a capture is invalid.
- * It is also so for every wait that failed: the wait may have been necessary
- * to join a stream to a capture, and the end of the capture may fail for lack
- * of this join.  stream: the stream of the call, or NULL.  awaited: NULL
+ * It is also necessary for every wait that failed.  The wait may have been
+ * needed to join a stream to a capture, and without this join the end of the
+ * capture may fail.  stream: the stream of the call, or NULL.  awaited: NULL
  * unless the call is a wait. */
 static bool
 concerns_captures(ps_status status, struct ps_stream *stream,

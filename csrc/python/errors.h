@@ -25,8 +25,9 @@ struct shouted_name shout(struct ps_runtime *runtime);
 PyObject *raise_status(struct ps_runtime *runtime, const char *operation,
                        ps_status status);
 
-/* Returns the text that names an operation in messages: `operation`, with the
- * stream's name if the stream has one.  The text may be stored in *named. */
+/* Returns the text that names an operation in messages.  It is `operation`,
+ * followed by the stream's name if the stream has one.  The text may be stored
+ * in *named. */
 struct named_operation {
     char chars[320];
 };
@@ -97,8 +98,8 @@ PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
 int refuse(PyObject *type, const char *format, ...);
 
 /* Call this if two objects belong to different runtimes.  If these runtimes
- * have the same device type, at least one of them is an emulation; then this
- * raises RuntimeError and returns -1.  Otherwise it returns 0. */
+ * have the same device type, at least one of them is an emulation.  In that
+ * case, raises RuntimeError and returns -1.  Otherwise returns 0. */
 int check_emulations(const char *operation, const char *object,
                      struct ps_runtime *runtime, const char *other,
                      struct ps_runtime *its_runtime);
@@ -171,8 +172,8 @@ PyObject *captured_stream(struct ps_device *device, ps_handle identity);
 void explain_capture(const char *function, const char *format, ...);
 
 /* Call this after code that notes or explains captures.  If the code has
- * raised an exception, clears the exception.  If that is an Exception other
- * than MemoryError, it is reported before it is cleared. */
+ * raised an exception, clears the exception.  An Exception other than
+ * MemoryError is first passed to sys.unraisablehook. */
 void report_unless_no_memory(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* Collects what threads, streams and callables wait for; pystreams/_explain.py
- * turns this into words.  No function here blocks, queues work or changes a
- * state, so explain() can be called while anything else waits.  The lists of
- * waits and of callables are copied without releasing the GIL, so that each
- * copy is consistent. */
+ * turns this into words.  The functions that collect this neither block, queue
+ * work nor change a state, so explain() can be called while anything else
+ * waits.  The lists of waits and of callables are copied without releasing the
+ * GIL, so that each copy is consistent. */
 #include "explain.h"
 
 #include <errno.h>
@@ -304,9 +304,9 @@ seconds_since(int64_t since_ns)
 }
 
 /* Returns a new reference to the innermost frame of a thread.  `state` must be
- * NULL or the state of a thread that has not ended.  Returns None if it is
- * NULL, if the thread has no frame, or if there is no GIL that stops the
- * thread meanwhile. */
+ * NULL or the state of a thread that has not ended.  Returns None if `state`
+ * is NULL or the thread has no frame.  Always returns None on a free-threaded
+ * interpreter, because the thread may be running there. */
 static PyObject *
 frame_of(PyThreadState *state)
 {

@@ -333,9 +333,10 @@ PyMethodDef get_stream_from_external_function = FUNCTION(
  * NULL.  The object alone keeps it alive if the object has the only reference
  * to the stream, and no call is using the stream.  A call that is using the
  * stream could add a reference while the GIL is released.  During a
- * collection, neither references nor uses are added, so once this function has
- * returned the owner, that stays right.  If references or uses end during a
- * collection, it is enough that the next collection finds the owner. */
+ * collection, neither references nor uses are added, so if this function
+ * returns the owner, that stays right until the collection ends.  If
+ * references or uses end during a collection, it is enough that the next
+ * collection finds the owner. */
 static PyObject *
 sole_owner(PyObject *op)
 {

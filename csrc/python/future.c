@@ -62,8 +62,8 @@ typedef struct {
     /* The race detector's moment at which the callable runs in its stream;
      * NULL if the detector was off. */
     struct ps_moment *moment;
-    /* The value that ps_slice.source has in slices of waits for this Future; 0
-     * if there is none.  See future_set_source. */
+    /* The value for ps_slice.source in the slices of waits for this Future;
+     * see future_set_source. */
     uint64_t source;
     /* The code object that called submit, and the instruction in it; NULL if
      * no Python code did. */
@@ -103,12 +103,12 @@ future_is_done(void *future)
     return is_done(future);
 }
 
-/* While a schedule is explored, a thread may wait for a Future without calling
- * a function of this file: in a function of concurrent.futures, or in an event
- * loop.  Then the threads that run callables also run the schedule's work.
- * awaited_elsewhere counts the Futures for which threads may wait in this way.
- * awaited_before is the value that awaited_elsewhere had when the schedule
- * last had no more work for them. */
+/* While a schedule is explored, a thread may wait for a Future in code that
+ * does not run the schedule's work, such as a function of concurrent.futures
+ * or an event loop.  In that case, the threads that run callables also run the
+ * schedule's work.  awaited_elsewhere counts the Futures for which threads may
+ * wait in this way.  awaited_before is the value that awaited_elsewhere had
+ * when the threads that run callables last found no such work. */
 static atomic_ullong awaited_elsewhere, awaited_before;
 
 static void
@@ -138,8 +138,9 @@ future_advance_awaited(void)
     unsigned long long seen;
     while (progress == PS_RAN && (seen = atomic_load(&awaited_elsewhere)) !=
                                      atomic_load(&awaited_before)) {
-        /* The work may reach callables of other streams, for which this thread
-         * would wait below.  So let another thread run them. */
+        /* The schedule's work may reach callables of other streams, and the
+         * call below would wait for these callables.  So let another thread
+         * run them. */
         let_others_run();
         WITHOUT_GIL(progress = ps_cpu_schedules.advance(&left));
         if (progress == PS_NOTHING) {
@@ -163,8 +164,9 @@ change_state(FutureObject *self, enum future_state from, enum future_state to)
     return atomic_compare_exchange_strong(&self->state, &state, (int)to);
 }
 
-/* A counter.  A thread that has settled a callable's Future increments it when
- * the thread has released the GIL, or is about to run its next callable. */
+/* This counter is incremented each time a thread has settled the Future of a
+ * callable, as soon as that thread has released the GIL or is about to run its
+ * next callable. */
 static atomic_ullong settled;
 
 static PyObject *
@@ -430,8 +432,9 @@ notify(PyObject *waiter, PyObject *future, const char *method)
 }
 
 /* Set PUBLISHED when no thread holds the _condition, and then wait until no
- * thread is adding a callback.  After this, no thread can add a callback,
- * because it increments `adders` first and then checks PUBLISHED. */
+ * thread is adding a callback.  After this, no callback can be added, because
+ * a thread that adds one increments `adders` first and then checks
+ * PUBLISHED. */
 static void
 show(FutureObject *self)
 {

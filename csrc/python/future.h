@@ -8,8 +8,8 @@
 
 PyObject *future_new(void);
 
-/* Mark the Future as running.  Returns false if the Future was cancelled; then
- * its callable must not be called. */
+/* Mark the Future as running.  Returns false if the Future was cancelled, so
+ * that its callable must not be called. */
 bool future_start(PyObject *future);
 
 /* future_set_moment stores the race detector's moment at which the callable
@@ -19,8 +19,8 @@ void future_set_moment(PyObject *future, struct ps_moment *moment);
 struct ps_moment *future_moment(PyObject *future);
 
 /* The timeline links each wait for a Future to the slice of the Future's
- * callable.  future_set_source stores the value that ps_slice.source has in
- * slices of such waits.  The value is 0 if there is no such slice. */
+ * callable.  future_set_source stores the value for ps_slice.source in the
+ * slices of such waits.  The value is 0 if the callable has no slice. */
 void future_set_source(PyObject *future, uint64_t source);
 uint64_t future_source(PyObject *future);
 

@@ -50,9 +50,10 @@ runtime_of(PyObject *self)
 /* Whether a hook was ever registered, for one graph or for all graphs. */
 static atomic_bool hooked;
 
-/* Run the hooks of this kind: those of all graphs, and the graph's own.
- * Exceptions of the former are logged.  If one of the graph's own hooks raises
- * an exception, runs no further hooks and returns -1 with the exception. */
+/* Run the hooks of this kind.  The hooks that were registered for all graphs
+ * run first, and their exceptions are logged.  Then the graph's own hooks run.
+ * If one of these raises an exception, runs no further hooks and returns -1
+ * with the exception. */
 static int
 run_hooks(PyObject *self, const char *kind)
 {
@@ -327,8 +328,8 @@ struct fault {
 };
 
 #define FAULTS(...) ((const struct fault[]){__VA_ARGS__, {0}})
-/* The table of an operation that has only one fault of its own: there is no
- * graph. */
+/* The table of an operation that needs a text of its own only for the case
+ * that there is no graph. */
 #define IF_EMPTY(text) FAULTS({PS_ERROR_GRAPH_EMPTY, false, text})
 
 /* Returns None for PS_SUCCESS, else NULL with an exception.  The exception's

@@ -13,8 +13,9 @@
 
 struct ps_actor_name actor_name(const struct ps_stream *stream);
 
-/* Returns the moment, for the race detector, at which all work that has been
- * queued so far is done; NULL if the race detector is off. */
+/* Returns the race detector's moment at which the work that has been queued so
+ * far is done.  For an event, that is the work before its latest record.
+ * Returns NULL if the race detector is off. */
 struct ps_moment *moment_of_work(const struct work *work);
 
 /* Returns the name of the stream; None if the stream has no name or is no

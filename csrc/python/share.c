@@ -125,8 +125,8 @@ open_part(struct ps_device *device, const struct handle *handle,
     return status;
 }
 
-/* Open the handle on the device of the runtime that has the memory, whichever
- * it is.  `device` is tried first. */
+/* Open the handle on whichever device of the runtime has the memory.  `device`
+ * is tried first. */
 static ps_status
 open_anywhere(struct ps_device *device, const struct handle *handle,
               struct span *span)

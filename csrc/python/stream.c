@@ -44,10 +44,10 @@ mark_used(struct ps_stream *stream)
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
 }
 
-/* Set the object's `uses` to `changed` if it is still *uses, the value that
- * the caller has read.  Otherwise another thread has changed it; then *uses
- * becomes the present value, and the function returns false.  With a GIL, it
- * always returns true. */
+/* Set the object's `uses` to `changed` and return true, if `uses` still has
+ * the value *uses, which the caller has read.  If another thread has changed
+ * `uses` since, set *uses to the present value and return false.  With a GIL,
+ * the function always returns true. */
 static inline bool
 change_uses(PyObject *self, unsigned *uses, unsigned changed)
 {
@@ -205,7 +205,7 @@ check_open(PyObject *stream)
     return 0;
 }
 
-/* Returns the stream to store in an object for a stream with the handle
+/* Returns the stream that the object must have for `stream`, whose handle is
  * PS_STREAM_PER_THREAD.  If `stream` is a thread's default stream, drops the
  * reference to it and returns the device's callers_stream.  Otherwise returns
  * `stream`.  Sets self->uses accordingly. */
@@ -548,7 +548,7 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     struct ps_device *device = use.stream->device;
     /* Query first, because a query is faster than a wait, which also checks
      * for signals.  Do not query while a schedule keeps notes, because the
-     * schedule would take it for a query by the program. */
+     * schedule would mistake the query for one that the program makes. */
     if (!ps_cpu_schedules.is_noted() &&
         stream_query(use.stream) == PS_SUCCESS && !any_captured_failed()) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,

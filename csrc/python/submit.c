@@ -209,10 +209,10 @@ wait_and_take(void)
         idle = sem_timedwait(&queue.hints, &end) != 0 && errno == ETIMEDOUT;
         pthread_mutex_lock(&queue.mutex);
         job = take_locked();
-        /* A thread stays if submitted callables may still need it.  It also
-         * stays after the program has ended.  To end, it would run Python
-         * code, and Python could stop it there while it holds locks of
-         * `threading` that Python itself needs. */
+        /* A thread stays if submitted callables may still need it.  All
+         * threads also stay after the program has ended.  To end, a thread
+         * runs Python code, and Python could stop the thread there while it
+         * holds locks of `threading` that Python itself needs. */
         stays = queue.closed || !idle || queue.threads <= queue.wanted;
         if (job == NULL && !stays) {
             queue.threads--;

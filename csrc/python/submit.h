@@ -104,10 +104,10 @@ bool callable_has_ended(void);
  * that the schedule's other threads can continue. */
 void end_turn(void);
 
-/* Call one of these before a wait.  If the calling thread is one that runs
- * queued callables, but is about to wait in a Future's callback,
- * let_others_run makes another thread run the callables meanwhile.
- * check_may_wait also does this; it returns -1 with RuntimeError if the wait
+/* Call one of these before a wait.  A thread that runs queued callables may
+ * also wait between two callables, for example in a Future's callback.  In
+ * that case, let_others_run makes another thread run the callables meanwhile.
+ * check_may_wait does the same, but returns -1 with RuntimeError if the wait
  * would be a deadlock. */
 void let_others_run(void);
 int check_may_wait(const struct work *work);

@@ -111,8 +111,8 @@ thread_name(PyObject *active, unsigned long identifier)
 }
 
 /* Returns 1 + the calling thread's index in the latest log, and adds the
- * thread to the log if necessary.  Returns 0 if the log has stopped before
- * that, or if out of memory. */
+ * thread to the log if necessary.  Returns 0 if the thread cannot be added,
+ * because the log has stopped or memory is short. */
 static uint32_t
 thread_index(void)
 {
@@ -569,7 +569,7 @@ log_create(PyObject *active, bool by_events)
 enum { LONGEST_REFUSAL = 160 };
 
 /* Make the devices of all backends report their activities, if they can.  If a
- * backend refuses to and gives a reason, `refusal` becomes the reason. */
+ * backend refuses and gives a reason, `refusal` becomes the reason. */
 static void
 begin_activities(char refusal[LONGEST_REFUSAL])
 {
@@ -821,8 +821,8 @@ row_of(const struct log *log, const struct ps_slice *slice, int kind,
     uint64_t nbytes = __atomic_load_n(&slice->nbytes, __ATOMIC_RELAXED);
     int64_t end = __atomic_load_n(&slice->times.end, __ATOMIC_ACQUIRE);
     int64_t begin = __atomic_load_n(&slice->times.begin, __ATOMIC_ACQUIRE);
-    /* Show no time of queueing after the begin.  The work may have begun
-     * before the thread that queued it read the clock. */
+    /* Do not show that work was queued after it began.  The work may have
+     * begun before the thread that queued it read the clock. */
     int64_t queued = slice->queued > 0 && (begin <= 0 || slice->queued < begin)
                          ? slice->queued
                          : begin;

@@ -1,9 +1,9 @@
 /* The waits of every method that blocks until work is done.  They release the
  * GIL, but the main thread must run signal handlers during a wait.  If the
  * backend calls limit.is_over while it waits, the handlers run in that call.
- * If it does not, a wait with a timeout is split into slices of time, and the
- * handlers run between the slices.  A wait without a timeout then runs no
- * handlers. */
+ * Otherwise, a wait with a timeout is split into slices of time, and the
+ * handlers run between the slices, but no handlers run during a wait without a
+ * timeout. */
 #include "wait.h"
 
 #include <sys/syscall.h>
