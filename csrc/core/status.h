@@ -27,8 +27,8 @@ enum {
     PS_ERROR_GRAPH_TAKEN = 1010,
     /* No capture into the graph is in progress. */
     PS_ERROR_GRAPH_IDLE = 1011,
-    /* The stream does not belong to the graph's capture or to its device, or
-     * the two graphs of the call belong to different devices. */
+    /* The stream does not belong to the graph's capture or to the graph's
+     * device, or the two graphs of the call belong to different devices. */
     PS_ERROR_GRAPH_STREAM = 1012,
     /* No work was captured into the graph. */
     PS_ERROR_GRAPH_EMPTY = 1013,

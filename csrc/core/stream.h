@@ -1,7 +1,7 @@
 /* Streams.  The references to a ps_stream are counted.  A native stream is a
- * stream of the backend, which a handle identifies.  An owned stream is a
+ * stream of the backend, and is identified by a handle.  An owned stream is a
  * ps_stream with a native stream of its own.  When the last reference to the
- * ps_stream is dropped, on any thread, the native stream returns to the
+ * ps_stream is dropped, on any thread, its native stream returns to the
  * device's pool. */
 #ifndef PYSTREAMS_CORE_STREAM_H
 #define PYSTREAMS_CORE_STREAM_H
@@ -80,21 +80,21 @@ struct ps_stream {
         struct ps_event *latest;
         atomic_bool lags;   /* the latest attempt to record `latest` failed */
         atomic_bool ended;  /* the thread has ended */
-        atomic_bool adrift; /* the graph that is capturing it was freed */
+        atomic_bool adrift; /* captured into a graph that was freed */
         struct ps_stream *next; /* the thread's next stream; only the thread
                                    itself uses this */
     } of_thread;
-    /* For retired blocks (see memory.h).  `first` and `last` are the ends of
-     * the list of this stream's uses of retired blocks that are not over, the
-     * oldest use first.  `held` is a list of blocks that no work uses any
-     * more, but that cannot be freed yet; finish() in memory.c says why.  The
-     * mutex of the runtime's pool guards all members of this struct. */
+    /* For retired blocks (see memory.h).  `first` and `last` are the ends of a
+     * list of this stream's unfinished uses of retired blocks.  The oldest use
+     * comes first.  `held` is a list of blocks that no work uses any more, but
+     * that cannot be freed yet; finish() in memory.c says why.  The mutex of
+     * the runtime's pool guards all members of this struct. */
     struct {
         struct ps_block_use *first;
         struct ps_block_use *last;
         struct ps_block *held;
-        bool listed; /* the stream is in the pool's list, or a sweep has taken
-                        it out */
+        bool listed; /* the stream is in the pool's list, or a sweep that took
+                        it out is still checking it */
         struct ps_stream *next;
     } memory;
 };
@@ -143,9 +143,10 @@ ps_status
 ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
                void (*release_owner)(void *owner), struct ps_stream **stream);
 
-/* Write the identities of the device's default stream, its live owned streams
- * and its threads' default streams, at most `room` of them.  Returns how many
- * such streams there are, which may be more than `room`. */
+/* Write the identities of the device's default stream, of its live owned
+ * streams and of all threads' default streams on it, but at most `room`
+ * identities.  Returns how many such streams there are, which may be more than
+ * `room`. */
 size_t ps_device_identities(struct ps_device *device, ps_handle *identities,
                             size_t room);
 
@@ -194,8 +195,9 @@ ps_status ps_stream_unref(struct ps_stream *stream);
 void ps_device_forget_failed(struct ps_device *device);
 
 /* Release the streams in the device's list `deferred` that can be released
- * now.  Streams that are still being captured, or busy in a partition, stay in
- * the list.  A failure is stored for ps_runtime_take_failure. */
+ * now.  A stream stays in the list while it is being captured, or while it
+ * belongs to a partition and is busy.  A failure is stored for
+ * ps_runtime_take_failure. */
 void ps_device_give_up_deferred(struct ps_device *device);
 
 /* As the backend's stream_query and stream_synchronize.  Return

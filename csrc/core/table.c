@@ -1,5 +1,5 @@
-/* A list of the functions of struct ps_backend, with which tables are checked.
- * The list must agree with backend.h. */
+/* Tables are checked with a list of the functions of struct ps_backend.  The
+ * list must agree with backend.h. */
 #include "table.h"
 
 #include <stdarg.h>
@@ -174,8 +174,8 @@ is_name(const char *name)
            length <= MOST_NAME;
 }
 
-/* The smallest valid struct_size: every table has the members up to the last
- * required one. */
+/* The smallest valid struct_size.  Every table must have the members up to the
+ * last required one, event_synchronize. */
 enum {
     LEAST_SIZE = offsetof(struct ps_backend, event_synchronize) +
                  sizeof(((struct ps_backend *)NULL)->event_synchronize),

@@ -1,4 +1,5 @@
-/* The POSIX keys of the threads' words.  They exist until the process ends. */
+/* The POSIX keys of the thread-local words.  They exist until the process
+ * ends. */
 #include "thread.h"
 
 pthread_key_t ps_thread_keys[PS_THREAD_WORDS];

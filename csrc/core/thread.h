@@ -25,7 +25,7 @@
  * uses PS_THREAD_MEMORY, PS_THREAD_STREAMS and PS_THREAD_OWN.  The Python
  * layer uses the others. */
 enum ps_thread_word {
-    PS_THREAD_MEMORY,   /* whether it may wait, and sweeps; see memory.c */
+    PS_THREAD_MEMORY,   /* whether it may wait, or is sweeping; see memory.c */
     PS_THREAD_STREAMS,  /* its default streams, as a list */
     PS_THREAD_CURRENTS, /* its current streams */
     PS_THREAD_ENDED,    /* the id of its cleared Python thread state */

@@ -107,8 +107,8 @@ ps_thread_stream_recover(struct ps_stream *stream)
     }
 }
 
-/* Record the stream's event of_thread.latest.  Observers can see that this is
- * a call of the library's own. */
+/* Record the stream's event of_thread.latest.  The call is marked as the
+ * library's own, for observers. */
 static ps_status
 record(struct ps_stream *stream)
 {
@@ -158,7 +158,7 @@ finish(struct ps_stream *stream)
         ps_capture_mode_swap(device->runtime, PS_CAPTURE_RELAXED);
     bool own = ps_own_begin(device->runtime);
     /* A failure need not be handled here, because the backend reports it again
-     * at the next wait for the device. */
+     * when a thread next waits for the device. */
     (void)PS_CALL(device, stream_synchronize, stream->handle, NULL);
     ps_own_end(own);
     ps_capture_mode_swap(device->runtime, mode);

@@ -52,7 +52,7 @@ void ps_thread_stream_mark(struct ps_stream *stream);
 /* Find out how the calling thread can wait for the stream.  If the stream is
  * remote (see ps_stream_is_remote), the thread must wait for the stream's
  * event of_thread.latest, and *latest becomes that event.  Otherwise *latest
- * becomes NULL: the thread can wait for the stream itself.  Returns
+ * becomes NULL, and the thread can wait for the stream itself.  Returns
  * PS_ERROR_LAGS if the event was not recorded after the latest work, because
  * the queue was full or the thread ended during a capture. */
 ps_status

@@ -15,8 +15,8 @@ struct ps_device;
 
 /* Creations, records, waits for events and allocations are reported after they
  * have succeeded.  The other kinds are reported before the operation.  The
- * comments below list the hook's arguments `first` and `second`: the handle of
- * an event or a stream, an address, or a number of bytes. */
+ * comment of each kind says what the hook's arguments `first` and `second`
+ * are.  There, "event" and "stream" mean handles. */
 enum ps_trace_kind {
     PS_TRACE_EVENT_CREATION,         /* event */
     PS_TRACE_EVENT_DELETION,         /* event */
@@ -38,8 +38,8 @@ typedef void (*ps_trace_hook)(enum ps_trace_kind kind,
                               struct ps_device *device, uintptr_t first,
                               uintptr_t second);
 
-/* A bit mask of the kinds that have subscribers: bit `kind` is 1.  0 until a
- * hook is set. */
+/* A bit mask.  Bit `kind` is 1 if that kind has subscribers.  The mask is 0
+ * until a hook is set. */
 extern atomic_uint ps_trace_kinds;
 
 /* Set the hook.  Call this once, before any bit of ps_trace_kinds is set. */

@@ -1,5 +1,6 @@
 /* Work on streams.  Each function checks that the stream belongs to this
- * process and that the backend has the member, and then calls the member. */
+ * process and that the backend has the member that does the work.  It then
+ * calls this member. */
 #include "work.h"
 
 #include "runtime.h"

@@ -1,7 +1,8 @@
-/* Functions that queue work on streams.  Each calls an optional member of the
- * backend; backend.h says whether it may block.  Each returns
- * PS_ERROR_NOT_SUPPORTED if the backend lacks that member, and
- * PS_ERROR_FOREIGN if a parent process created the stream. */
+/* Functions that queue work on streams, and ps_stream_capturing.  Each calls
+ * an optional member of the backend.  backend.h and faults.h say whether the
+ * member may block.  Each returns PS_ERROR_FOREIGN if a parent process created
+ * the stream.  All except ps_stream_capturing return PS_ERROR_NOT_SUPPORTED if
+ * the backend lacks the member. */
 #ifndef PYSTREAMS_CORE_WORK_H
 #define PYSTREAMS_CORE_WORK_H
 
@@ -24,8 +25,8 @@ ps_status ps_stream_host_function(struct ps_stream *stream,
 ps_status ps_stream_sleep(struct ps_stream *stream, uint64_t cycles);
 ps_status ps_stream_fail(struct ps_stream *stream, ps_status failure);
 
-/* *capturing becomes whether the stream is being captured; 0 if the backend
- * cannot capture. */
+/* *capturing becomes 1 if the stream is being captured, and otherwise 0.  It
+ * becomes 0, too, if the backend cannot capture. */
 ps_status ps_stream_capturing(struct ps_stream *stream, int *capturing);
 
 #endif

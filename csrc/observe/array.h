@@ -1,6 +1,7 @@
-/* Arrays to which elements are appended one by one.  An array that is not
- * empty has room for as many elements as the least power of two that is at
- * least the count and at least PS_ARRAY_LEAST.  So the room is not stored. */
+/* Arrays to which elements are appended one by one.  The number of elements
+ * for which an array has room is not stored, because it follows from the
+ * count.  It is the count rounded up to a power of two, but at least
+ * PS_ARRAY_LEAST.  An empty array may have no room. */
 #ifndef PYSTREAMS_OBSERVE_ARRAY_H
 #define PYSTREAMS_OBSERVE_ARRAY_H
 

@@ -1,5 +1,6 @@
-/* For each function of struct ps_backend, a function that forwards the call to
- * the observed table; and tables of these functions. */
+/* For each function of struct ps_backend, this file has a function that
+ * forwards the call to the observed table.  The observers' tables consist of
+ * these functions. */
 #include "forward.h"
 
 #define MEMBER(type, name, parameters, arguments)              \

@@ -69,8 +69,10 @@ enum { PS_MOST_RUNTIMES = 8 };
 /* Returns the table for a runtime from observers[], which has the tables of
  * one kind of observer.  The array is indexed by the runtime's index, and by
  * whether core calls the table with the GIL released (see PS_BACKEND_SHARED).
- * At the first call the table is created: it forwards all members to `inner`,
- * and `replace` then replaces some.  Members that `inner` lacks are NULL. */
+ * The first call creates a table that forwards all members to `inner`, and
+ * then calls `replace`, which replaces some of the members.  Members that
+ * `inner` lacks are NULL.  A later call only makes the table observe the
+ * `inner` of that call. */
 const struct ps_backend *
 ps_observer_table(struct ps_observer observers[PS_MOST_RUNTIMES][2],
                   int runtime, const struct ps_backend *inner,

@@ -53,7 +53,7 @@ def test_work_is_observed(device: Device) -> None:
 
 @contract(
     "activities_flush",
-    "Report the work that has ended, before this call returns.",
+    "Report, before returning, the work that has ended.",
     "memory_fill",
 )
 def test_what_has_ended_is_reported(device: Device) -> None:

@@ -6,7 +6,7 @@ from pystreams.testing.device import Device
 
 @contract(
     "stream_capturing",
-    "Whether work on the stream is being captured (1), not executed.",
+    "Whether work on the stream is captured (1) or executed (0).",
 )
 def test_not_unless_asked_for(device: Device) -> None:
     assert device.stream().is_capturing() is False

@@ -58,8 +58,8 @@ def test_of_the_default_stream(device: Device) -> None:
 
 @contract(
     "stream_explain",
-    "Changes nothing and calls nothing, so that it may be called while any "
-    "other member waits.",
+    "Changes nothing and runs no callbacks, so that it may be called while "
+    "any other member waits.",
 )
 def test_during_a_wait(device: Device, busy: Busy) -> None:
     stream = device.stream()

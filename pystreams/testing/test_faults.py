@@ -88,7 +88,7 @@ def test_event_query(device: Device) -> None:
 
 @contract(
     "event_synchronize",
-    "Statuses: the failure of the work before it.",
+    "Statuses: the failure of the work before the latest record.",
     "stream_fail",
 )
 def test_event_synchronize(device: Device) -> None:

@@ -20,8 +20,8 @@ WRITTEN = (
 )
 OPEN = (
     "Open the gate, whether it was reached or not, and destroy it. Called "
-    "exactly once for each gate, on any thread, even if its stream has failed "
-    "and after shutdown."
+    "exactly once for each gate, on any thread. It may be called even if the "
+    "gate's stream has failed, and even after shutdown."
 )
 
 

@@ -384,7 +384,7 @@ def test_numbers_of_executables(device: Device) -> None:
 
 @contract(
     "graph_upload",
-    "Queue an operation on the stream that makes the executable's next launch "
+    "Queue on the stream an operation that makes the executable's next launch "
     "fast, such as an upload to the device.",
     "memory_fill",
 )
@@ -402,8 +402,8 @@ def test_upload(device: Device) -> None:
 
 @contract(
     "graph_instantiate_with",
-    "As graph_instantiate, but with the given options of enum "
-    "ps_instantiate_option only; graph_instantiate uses all of them.",
+    "As graph_instantiate, but use only the given options of enum "
+    "ps_instantiate_option. graph_instantiate uses all of these options.",
     "memory_fill",
 )
 def test_instantiate_without_options(device: Device) -> None:
@@ -578,7 +578,7 @@ def test_reached_after_a_failure_of_the_launch(device: Device) -> None:
 
 @contract(
     "stream_capture",
-    "The numbers of the captures of a process are above 0 and differ.",
+    "Each capture of a process has its own number, which is above 0.",
     "capture_gate",
 )
 def test_two_captures(device: Device) -> None:

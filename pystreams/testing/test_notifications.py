@@ -19,8 +19,8 @@ NO_PLACE = (
 OF_EVENT = (
     "As stream_notify, but call reached when the event's latest record is "
     "done, or at once if the event was never recorded. Later records and the "
-    "event's destruction do not change that. Nor does the state of a stream "
-    "other than the one on which the event was recorded."
+    "event's destruction do not change that. The state of streams other than "
+    "the one of that record does not change it either."
 )
 CANCELLED = (
     "Cancel the notification: after PS_SUCCESS reached never runs, and the "

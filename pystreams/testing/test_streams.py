@@ -72,9 +72,9 @@ THREAD_ENDS = (
     "when the thread ends, work that is queued still runs."
 )
 THREAD_NAMES = (
-    "Write a name for the calling thread's stream: a number that no other "
-    "stream of the device ever has, for which ps_is_thread_stream_name "
-    "returns 1."
+    "Write a name for the calling thread's stream. The name is a number that "
+    "no other stream of the device ever has, and ps_is_thread_stream_name "
+    "returns 1 for it."
 )
 
 

@@ -63,7 +63,7 @@ FAULTS = {
         ),
         "test_event_synchronize": (
             "event_synchronize",
-            STATUSES + "the work before it.",
+            STATUSES + "the work before the latest record.",
         ),
         "test_device_synchronize": (
             "device_synchronize",
@@ -282,7 +282,7 @@ def test_a_device_that_hangs_ends_the_run(conform):
     assert broken(done) == {
         "test_event_synchronize": (
             "event_synchronize",
-            STATUSES + "the work before it.",
+            STATUSES + "the work before the latest record.",
         )
     }
     assert "still waiting after 10 s, at test_faults.py:" in done.stdout

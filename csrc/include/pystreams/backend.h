@@ -331,7 +331,7 @@ enum ps_node_kind {
 struct ps_graph_node {
     enum ps_node_kind kind;
     /* The name of a kernel, or the kind of a PS_NODE_OTHER.  Valid as long as
-     * the graph.  NULL if it is unknown. */
+     * the graph exists.  NULL if it is unknown. */
     const char *name;
     const void *function; /* of PS_NODE_HOST, else NULL */
     void *argument;       /* of PS_NODE_HOST or PS_NODE_GATE, else NULL */
@@ -344,8 +344,8 @@ struct ps_graph_node {
     /* A number that no other node of the graph has.  If tools of the device
      * name nodes, they use this number. */
     uint32_t number;
-    /* For a kernel, the bytes of dynamic shared memory of a block, if its
-     * extents are known.  Else 0. */
+    /* For a kernel, the bytes of dynamic shared memory of each block, if
+     * `grid` and `block` are known.  Else 0. */
     unsigned shared_nbytes;
 };
 
@@ -426,10 +426,10 @@ struct ps_backend {
      * current device unchanged. */
     ps_status (*device_set)(const struct ps_backend *backend, int device);
 
-    /* Optional; if it is NULL, core calls device_set, which must do the same.
-     * Make `previous`, the device that was current before a device_set,
+    /* Make `previous`, the device that was current before a device_set,
      * current again.  Answers at once, and initializes nothing: an unused
-     * device stays unused. */
+     * device stays unused.  Optional.  If this member is NULL, core calls
+     * device_set in its place, and device_set must then keep these rules. */
     ps_status (*device_restore)(const struct ps_backend *backend,
                                 int previous);
 
@@ -539,7 +539,8 @@ struct ps_backend {
 
     /* Wait until the event's latest record is done.  A record that is made
      * during the wait changes nothing.  May block.  Statuses: the failure of
-     * the work before it.  The limit is as in device_synchronize. */
+     * the work before the latest record.  The limit is as in
+     * device_synchronize. */
     ps_status (*event_synchronize)(const struct ps_backend *backend,
                                    int device, ps_handle event,
                                    const struct ps_limit *limit);
@@ -570,8 +571,8 @@ struct ps_backend {
      * until all earlier records of the event are done.  If a process ends
      * while the work before its record is not done, the record fails, provided
      * that the backend can tell.  event_destroy ends this process's use of the
-     * event.  May block.  Statuses: PS_ERROR_INVALID_VALUE if no event_export
-     * of a backend of this device type wrote the handle,
+     * event.  May block.  Statuses: PS_ERROR_INVALID_VALUE if the handle was
+     * not written by event_export for this device type,
      * PS_ERROR_INVALID_DEVICE for an event of another device,
      * PS_ERROR_INVALID_HANDLE if the backend can tell that the event no longer
      * exists. */
@@ -640,7 +641,7 @@ struct ps_backend {
 
     /* ---- Optional group: work ------------------------------------------ */
 
-    /* Queue a call of function(argument) on a thread of the backend's.  The
+    /* Queue a call of function(argument) on one of the backend's threads.  The
      * function is short, does not wait and does not call the backend.
      * Enqueues. */
     ps_status (*host_function)(const struct ps_backend *backend, int device,
@@ -661,8 +662,8 @@ struct ps_backend {
      *
      * reached runs with no lock held: on a thread of the backend, on a thread
      * that calls the backend, or on this thread before stream_notify returns.
-     * It must be short, must not wait, calls no member but gate_open, and
-     * never runs once shutdown has begun.
+     * It must be short, must not wait, and must call no member except
+     * gate_open.  It never runs once shutdown has begun.
      *
      * The notification takes no place in the stream's queue, so this call
      * succeeds even if the queue is full.  The call disturbs no capture on any
@@ -675,8 +676,8 @@ struct ps_backend {
 
     /* As stream_notify, but call reached when the event's latest record is
      * done, or at once if the event was never recorded.  Later records and the
-     * event's destruction do not change that.  Nor does the state of a stream
-     * other than the one on which the event was recorded.  The status is the
+     * event's destruction do not change that.  The state of streams other than
+     * the one of that record does not change it either.  The status is the
      * failure of the work before that record.  May block.  Statuses:
      * PS_ERROR_CAPTURED_EVENT, PS_ERROR_OUT_OF_MEMORY,
      * PS_ERROR_SHUTTING_DOWN. */
@@ -712,16 +713,16 @@ struct ps_backend {
                              ps_handle *gate);
 
     /* Open the gate, whether it was reached or not, and destroy it.  Called
-     * exactly once for each gate, on any thread, even if its stream has failed
-     * and after shutdown.  Answers at once, except that it may run
-     * notifications. */
+     * exactly once for each gate, on any thread.  It may be called even if the
+     * gate's stream has failed, and even after shutdown.  Answers at once,
+     * except that it may run notifications. */
     ps_status (*gate_open)(const struct ps_backend *backend, int device,
                            ps_handle gate);
 
     /* ---- Optional group: capture --------------------------------------- */
 
-    /* Whether work on the stream is being captured (1), not executed.  Answers
-     * at once, and disturbs no capture. */
+    /* Whether work on the stream is captured (1) or executed (0).  Answers at
+     * once, and disturbs no capture. */
     ps_status (*stream_capturing)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int *capturing);
 
@@ -738,9 +739,9 @@ struct ps_backend {
      * began the capture, unless the mode was PS_CAPTURE_RELAXED or the program
      * has dropped the graph.  *operations is the number of captured
      * operations.  Returns PS_ERROR_CAPTURE_UNMATCHED if no capture began on
-     * the stream.  After any other status, the capture is over, and its
-     * streams run work again.  May block.  Other statuses:
-     * PS_ERROR_CAPTURE_INVALIDATED, _UNJOINED, _WRONG_THREAD. */
+     * the stream.  After any status except PS_ERROR_CAPTURE_UNMATCHED, the
+     * capture is over, and its streams run work again.  May block.  Other
+     * statuses: PS_ERROR_CAPTURE_INVALIDATED, _UNJOINED, _WRONG_THREAD. */
     ps_status (*capture_end)(const struct ps_backend *backend, int device,
                              ps_handle stream, ps_handle *graph,
                              size_t *operations);
@@ -802,11 +803,12 @@ struct ps_backend {
     /* The program is ending: start no more queued work, wait for running work
      * for at most timeout_ns, and end the backend's threads.  A later wait
      * returns PS_ERROR_SHUTTING_DOWN if work is left.  A wait that is already
-     * in progress goes on if its thread is one for which the program does not
-     * wait, such as a daemon thread.  May block.  Returns PS_ERROR_NOT_READY
-     * if work was still running at the end.  A backend with PS_BACKEND_SHARED
-     * waits only for its own threads: queued work belongs to the driver, which
-     * does not wait for it when the process ends. */
+     * in progress goes on, perhaps for ever.  Only a thread for which the
+     * program does not wait, such as a daemon thread, can be in such a wait.
+     * May block.  Returns PS_ERROR_NOT_READY if work was still running at the
+     * end.  A backend with PS_BACKEND_SHARED waits only for its own threads:
+     * queued work belongs to the driver, which does not wait for it when the
+     * process ends. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
 
@@ -842,7 +844,7 @@ struct ps_backend {
     /* ---- Optional group: gates in graphs (both or none) ----------------- */
 
     /* The number of the capture that captures the stream's work; 0 if there is
-     * none.  The numbers of the captures of a process are above 0 and differ.
+     * none.  Each capture of a process has its own number, which is above 0.
      * Answers at once, and disturbs no capture. */
     ps_status (*stream_capture)(const struct ps_backend *backend, int device,
                                 ps_handle stream, uint64_t *capture);
@@ -950,8 +952,8 @@ struct ps_backend {
      * operation waits, and so on.  *count becomes the number of all states.
      * If that is more than room (> 0), the last element of the array is the
      * last state, and the states for which there is no room before it are left
-     * out.  Changes nothing and calls nothing, so that it may be called while
-     * any other member waits.  Answers at once.  Statuses:
+     * out.  Changes nothing and runs no callbacks, so that it may be called
+     * while any other member waits.  Answers at once.  Statuses:
      * PS_ERROR_INVALID_HANDLE. */
     ps_status (*stream_explain)(const struct ps_backend *backend, int device,
                                 ps_handle stream,
@@ -969,14 +971,14 @@ struct ps_backend {
                              size_t *node_count, struct ps_graph_edge *edges,
                              size_t *edge_count);
 
-    /* Queue an operation on the stream that makes the executable's next launch
+    /* Queue on the stream an operation that makes the executable's next launch
      * fast, such as an upload to the device.  May block. */
     ps_status (*graph_upload)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
 
-    /* As graph_instantiate, but with the given options of enum
-     * ps_instantiate_option only; graph_instantiate uses all of them.  May
-     * block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* As graph_instantiate, but use only the given options of enum
+     * ps_instantiate_option.  graph_instantiate uses all of these options.
+     * May block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*graph_instantiate_with)(const struct ps_backend *backend,
                                         int device, ps_handle graph,
                                         unsigned options,
@@ -1063,10 +1065,9 @@ struct ps_backend {
         const struct ps_activity_functions *functions, void *argument,
         char *reason, size_t size);
 
-    /* Report the work that has ended, before this call returns.  While other
-     * work is still running, some of the ended work may be left out.  May be
-     * called after activities_end, too.  May block, but does not wait for
-     * work. */
+    /* Report, before returning, the work that has ended.  While other work is
+     * still running, some of the ended work may be left out.  May be called
+     * after activities_end, too.  May block, but does not wait for work. */
     ps_status (*activities_flush)(const struct ps_backend *backend);
 
     /* Stop observing; work that was queued before may be reported later.  May
@@ -1102,20 +1103,20 @@ struct ps_backend {
      * thread.  When the thread ends, core waits for the stream only if the
      * backend has PS_BACKEND_THREADS_FINISH.
      *
-     * Write a name for the calling thread's stream: a number that no other
-     * stream of the device ever has, for which ps_is_thread_stream_name
-     * returns 1.  stream_explain accepts and returns the name instead of the
-     * handle, on any thread.  On each thread, core calls this member before
-     * any member with the handle.  Answers at once.  Statuses:
+     * Write a name for the calling thread's stream.  The name is a number that
+     * no other stream of the device ever has, and ps_is_thread_stream_name
+     * returns 1 for it.  stream_explain accepts and returns the name instead
+     * of the handle, on any thread.  On each thread, core calls this member
+     * before any member with the handle.  Answers at once.  Statuses:
      * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*thread_stream)(const struct ps_backend *backend, int device,
                                ps_handle *name);
 
-    /* Optional; if it is NULL, the handle is the number.  The number by which
-     * tools of the device, such as profilers, name the executable.  It is
-     * above 0.  The numbers of executables that exist at the same time differ.
-     * Answers at once.  Statuses: PS_ERROR_NOT_SUPPORTED if the driver does
-     * not report it. */
+    /* The number by which tools of the device, such as profilers, name the
+     * executable.  It is above 0.  The numbers of executables that exist at
+     * the same time differ.  Optional.  If this member is NULL, an
+     * executable's number is its handle.  Answers at once.  Statuses:
+     * PS_ERROR_NOT_SUPPORTED if the driver does not report it. */
     ps_status (*executable_number)(const struct ps_backend *backend,
                                    int device, ps_handle executable,
                                    uint64_t *number);
