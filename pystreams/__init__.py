@@ -116,8 +116,8 @@ def __getattr__(name: str) -> object:
     if name in _OF_TENSORS:
         message += (
             ", because it has no tensors: pystreams.empty(nbytes) allocates "
-            "a Buffer of bytes, which other libraries use as an array "
-            "(`torch.from_dlpack(buffer)`)"
+            "a Buffer of bytes, which other libraries use as an array, as "
+            "in `cupy.from_dlpack(buffer)`"
         )
     raise AttributeError(message)
 

@@ -545,7 +545,7 @@ class detect(ContextDecorator):
             raise TypeError(
                 "detect() cannot decorate a coroutine or generator function, "
                 "whose body runs after the call; write `with races.detect():` "
-                f"in {func.__qualname__}()"
+                f"in {getattr(func, '__qualname__', repr(func))}()"
             )
         return super().__call__(func)
 

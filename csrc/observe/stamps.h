@@ -56,8 +56,8 @@ void ps_stamps_reset(void);
 int64_t ps_stamps_error(void);
 void ps_stamps_note_error(int64_t error);
 
-/* Destroy the bases, and the events that were kept for reuse.  The events of
- * operations that have not ended are not destroyed. */
+/* Drop the bases, and destroy the events that were kept for reuse.  The events
+ * of operations that have not ended are not destroyed. */
 void ps_stamps_release(void);
 
 /* Called in a forked child.  Forgets the events, because they belong to the

@@ -74,9 +74,9 @@ struct ps_slice {
     bool timed;
     /* Whether activity reports refer to this slice, so that a report sets the
      * slice's times.  A report about a foreign slice also sets the slice's
-     * kind, which is PS_SLICE_NONE until then, and its stream, name and
-     * nbytes.  Also true for a range or mark, though no report refers to
-     * it. */
+     * kind, which is PS_SLICE_NONE until then, and its name; if the slice is
+     * an operation, also its stream and nbytes.  Also true for a range or
+     * mark, though no report refers to it. */
     bool reported;
     /* Whether this is an operation, range or mark of another library. */
     bool foreign;

@@ -213,8 +213,9 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
 /* If several steps raise an exception, only one of these is raised in the end.
  * The exception of the `with` block takes precedence over that of ending the
  * capture, unless the latter is not an Exception (for example
- * KeyboardInterrupt).  Both take precedence over the exception of leaving the
- * stream. */
+ * KeyboardInterrupt).  An exception of ending the capture takes precedence
+ * over that of leaving the stream.  If the capture's end has raised none, an
+ * exception of leaving the stream replaces that of the block. */
 static PyObject *
 GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {

@@ -1,4 +1,5 @@
-"""The programs of README.md and of the pages in docs/ work as they stand.
+"""The programs of README.md and of the pages in docs/ work as they stand,
+but for Numba beside a newer NumPy (see BEFORE).
 
 A comment before a program says what is special about it: what it needs, that
 it is only a part of a program, or that it has the race that the next block of

@@ -63,8 +63,10 @@ cuda_capture_end(const struct ps_backend *backend, int device,
     uint64_t number = 0;
 
     (void)cuda_stream_capture(backend, device, stream, &number);
-    ps_status status =
-        ON_DEVICE(device, cuda_gates_end_capture(stream, &captured));
+    cuda_captures_hold();
+    ps_status status = ON_DEVICE(
+        device, cudaStreamEndCapture((cudaStream_t)stream, &captured));
+    cuda_captures_release();
 
     if (status == PS_ERROR_CAPTURE_UNMATCHED) {
         return status;
@@ -162,11 +164,16 @@ ps_status
 cuda_capture_graph(const struct ps_backend *backend, int device,
                    ps_handle stream, ps_handle graph)
 {
-    return cuda_driver.capture_info != NULL &&
-                   cuda_driver.graph_add_child != NULL &&
-                   cuda_driver.capture_continue != NULL
-               ? ON_DEVICE(device, child_capture(stream, (CUgraph)graph))
-               : PS_ERROR_NOT_SUPPORTED;
+    if (cuda_driver.capture_info == NULL ||
+        cuda_driver.graph_add_child == NULL ||
+        cuda_driver.capture_continue == NULL) {
+        return PS_ERROR_NOT_SUPPORTED;
+    }
+    cuda_captures_hold();
+    ps_status status =
+        ON_DEVICE(device, child_capture(stream, (CUgraph)graph));
+    cuda_captures_release();
+    return status;
 }
 
 ps_status

@@ -59,11 +59,8 @@ struct owner {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
-/* The driver crashes if a capture ends while another thread adds memory
- * operations to the capture or asks about it.  So this mutex is held while a
- * gate is captured, while a stream's capture is looked up, and while a capture
- * ends.  It is taken before `lock`. */
-static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
+/* See cuda_captures_hold.  Taken before `lock`. */
+static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
 /* The number of owners.  While it is 0, launches need not look for gates. */
 static atomic_int owner_count;
 
@@ -184,6 +181,18 @@ cuda_gates_forget(ps_handle graph)
 
 /* ---- Captures ---- */
 
+void
+cuda_captures_hold(void)
+{
+    pthread_mutex_lock(&holding);
+}
+
+void
+cuda_captures_release(void)
+{
+    pthread_mutex_unlock(&holding);
+}
+
 static ps_status
 capture_info(ps_handle stream, uint64_t *number)
 {
@@ -209,9 +218,9 @@ cuda_stream_capture(const struct ps_backend *backend, int device,
     if (cuda_driver.capture_info == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    pthread_mutex_lock(&adding);
+    cuda_captures_hold();
     ps_status status = ON_DEVICE(device, capture_info(stream, capture));
-    pthread_mutex_unlock(&adding);
+    cuda_captures_release();
     return status;
 }
 
@@ -388,30 +397,40 @@ gate_fail(struct captured_gate *gate)
     atomic_store(&gate->slot->opened, INT32_MAX);
 }
 
+/* Create a gate, which is in no capture yet. */
 static ps_status
-gate_capture(ps_handle stream, ps_launched_gate_function reached,
-             void *argument)
+gate_create(ps_launched_gate_function reached, void *argument,
+            struct captured_gate **gate)
+{
+    struct captured_gate *made = calloc(1, sizeof(*made));
+    ps_status status =
+        made != NULL ? cuda_slot_take(&made->slot) : PS_ERROR_OUT_OF_MEMORY;
+
+    if (status != PS_SUCCESS) {
+        free(made);
+        return status;
+    }
+    made->reached = reached;
+    made->argument = argument;
+    *gate = made;
+    return PS_SUCCESS;
+}
+
+/* Capture the gate on the stream.  *added becomes true if the gate has been
+ * added to the capture, which then owns it. */
+static ps_status
+gate_capture(struct captured_gate *gate, ps_handle stream, bool *added)
 {
     uint64_t number;
     ps_status status = capture_info(stream, &number);
 
-    if (status != PS_SUCCESS || number == 0) {
-        return status != PS_SUCCESS ? status : PS_ERROR_INVALID_VALUE;
-    }
-    struct captured_gate *gate = calloc(1, sizeof(*gate));
-    status =
-        gate != NULL ? cuda_slot_take(&gate->slot) : PS_ERROR_OUT_OF_MEMORY;
     if (status != PS_SUCCESS) {
-        free(gate);
         return status;
     }
-    gate->reached = reached;
-    gate->argument = argument;
     /* Add the gate to the capture before its nodes are captured, so that no
      * node exists without its gate. */
-    if (!append(number, gate)) {
-        cuda_slot_release(gate->slot);
-        free(gate);
+    *added = number != 0 && append(number, gate);
+    if (!*added) {
         return PS_ERROR_INVALID_VALUE;
     }
     status = nodes_capture(gate, stream);
@@ -426,25 +445,30 @@ cuda_capture_gate(const struct ps_backend *backend, int device,
                   ps_handle stream, ps_launched_gate_function reached,
                   void *argument)
 {
+    struct captured_gate *gate = NULL;
+    bool added = false;
+
     if (cuda_driver.stream_wait_value == NULL ||
         cuda_driver.stream_write_value == NULL ||
         cuda_driver.capture_info == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    pthread_mutex_lock(&adding);
+    /* Create the gate first.  This may wait for a lock of the driver that is
+     * released only after a callable has returned, and the callable may be
+     * about to look up a capture. */
     ps_status status =
-        ON_DEVICE(device, gate_capture(stream, reached, argument));
-    pthread_mutex_unlock(&adding);
+        ON_DEVICE(device, gate_create(reached, argument, &gate));
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    cuda_captures_hold();
+    status = ON_DEVICE(device, gate_capture(gate, stream, &added));
+    cuda_captures_release();
+    if (!added) {
+        cuda_slot_release(gate->slot);
+        free(gate);
+    }
     return status;
-}
-
-cudaError_t
-cuda_gates_end_capture(ps_handle stream, cudaGraph_t *graph)
-{
-    pthread_mutex_lock(&adding);
-    cudaError_t error = cudaStreamEndCapture((cudaStream_t)stream, graph);
-    pthread_mutex_unlock(&adding);
-    return error;
 }
 
 /* ---- Launches ---- */

@@ -5,12 +5,18 @@
 #define PYSTREAMS_CUDA_GRAPH_GATE_H
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <stdbool.h>
 
 #include <pystreams/backend.h>
 
 struct cuda_capture;
+
+/* Between these two calls, no other thread captures a gate or a graph, looks
+ * up a capture, or ends one.  The driver crashes if a capture ends while
+ * another thread calls cuStreamGetCaptureInfo or cuStreamWriteValue32 for a
+ * stream of the capture. */
+void cuda_captures_hold(void);
+void cuda_captures_release(void);
 
 /* Call this before a capture begins on the stream `origin`.  Pass the result
  * to one of the two functions below.  Returns NULL if out of memory. */
@@ -19,10 +25,6 @@ struct cuda_capture *cuda_gates_expect(ps_handle origin);
  * it has failed to begin. */
 void cuda_gates_begin(struct cuda_capture *capture, int device);
 void cuda_gates_cancel(struct cuda_capture *capture);
-
-/* As cudaStreamEndCapture, but first waits until no other thread is capturing
- * a gate or looking up a stream's capture. */
-cudaError_t cuda_gates_end_capture(ps_handle stream, cudaGraph_t *graph);
 
 /* Call this after a capture has ended.  `graph` is the resulting graph, or 0
  * if there is none.  `origin` is the stream on which the capture began.

@@ -6,8 +6,9 @@
 #include "pool.h"
 #include "table.h"
 
-/* Give the device `peer` access to the memory at an address on `device`.  This
- * is either interprocess memory or memory of the device's pool. */
+/* Give the device `peer` access to the memory at an address on `device`.  If
+ * the memory is not interprocess memory, it may be memory of the device's
+ * pool, so this gives access to the pool. */
 static cudaError_t
 memory_open(const void *address, int device, int peer)
 {

@@ -140,11 +140,16 @@ cuda_pool_close(int device, int peer)
     uint64_t bit = UINT64_C(1) << peer;
 
     pthread_mutex_lock(&access_mutex);
+    /* Remove this bit first: then a copy that begins before the access is
+     * gone waits for the mutex, and learns that the access is denied. */
+    uint64_t before = atomic_fetch_and(&opened[device], ~bit);
     cudaError_t error =
         pool_set_access(device, peer, cudaMemAccessFlagsProtNone);
     if (error == cudaSuccess) {
         atomic_fetch_or(&denied[device], bit);
-        atomic_fetch_and(&opened[device], ~bit);
+    }
+    else {
+        atomic_fetch_or(&opened[device], before & bit);
     }
     pthread_mutex_unlock(&access_mutex);
     return error;

@@ -845,7 +845,8 @@ struct ps_backend {
 
     /* The number of the capture that captures the stream's work; 0 if there is
      * none.  Each capture of a process has its own number, which is above 0.
-     * Answers at once, and disturbs no capture. */
+     * Disturbs no capture.  Answers at once, unless another thread is ending a
+     * capture: then the call may wait until that is done. */
     ps_status (*stream_capture)(const struct ps_backend *backend, int device,
                                 ps_handle stream, uint64_t *capture);
 

@@ -512,7 +512,7 @@ WITHOUT_A_GPU = (
                 "(num_sms=None, device_id=None, *)",
             ),
         ),
-        "Without a GPU, the accelerator is the CPU.": (
+        "Without a GPU, an index is that of a CPU.": (
             ("torch.device(0), *", "(*cuda', index=0*", "(*cpu', index=0*"),
         ),
     }
