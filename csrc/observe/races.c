@@ -463,8 +463,9 @@ is_any(const struct entry *entry)
     return true;
 }
 
-/* Returns whether every later operation comes after this access.  Pending
- * callables do not come after accesses of the host. */
+/* Returns whether all operations that are still to come are ordered after this
+ * access, so that none can race with it.  A callable that is pending is not
+ * ordered after accesses of the host. */
 static bool
 is_known_to_all(const struct entry *entry)
 {
@@ -652,9 +653,9 @@ outlives(int actor, uint64_t number, const struct clock *clock, int who,
 }
 
 /* Returns whether the new access makes the entry redundant.  It does so if it
- * comes after the entry, unless it reads and the entry writes.  Each later
- * access that races with the entry then also races with the new access.  If
- * the same actor makes both accesses, they must also be of the same kind,
+ * comes after the entry, except if it reads and the entry writes.  The reason:
+ * every later access that races with the entry also races with the new access.
+ * If the same actor makes both accesses, they must also be of the same kind,
  * because the latest read and the latest write of each actor are kept. */
 static bool
 replaces(const struct actual *actual, const struct entry *entry)

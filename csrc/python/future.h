@@ -40,7 +40,7 @@ void future_finish(PyObject *future);
 /* Cancel a Future, unless its callable has started. */
 void future_cancel(PyObject *future);
 
-/* Make threads that spin in a wait for a settled Future stop spinning.  Called
+/* End the spinning of threads that wait for a Future that is settled.  Called
  * when the thread that has settled a Future has released the GIL, or is about
  * to run its next callable. */
 void future_mark_settled(void);

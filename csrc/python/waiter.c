@@ -315,8 +315,9 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 }
 
 /* Called when an await of a stream has ended with this status.  If the status
- * is a failure, or if a captured callable that the stream has run has raised
- * an exception, raises the exception and returns -1.  Otherwise returns 0. */
+ * is a failure, raises its exception and returns -1.  If a captured callable
+ * of a replay on the stream has raised an exception, raises that exception and
+ * returns -1.  Otherwise returns 0. */
 static int
 check_stream(PyObject *object, ps_status status)
 {

@@ -165,9 +165,9 @@ arrival_create(struct cuda_slot *slot, ps_notification_function reached,
 
 /* ---- Members ---- */
 
-/* Queue three operations on the stream: the record of the event and the write
- * of the word, which report the stream's arrival, and the wait until the gate
- * is opened. */
+/* Queue three operations on the stream.  The first two report that the stream
+ * has arrived: one records the event, the other writes the slot's word
+ * `reached`.  The third makes the stream wait until the gate is opened. */
 static ps_status
 slot_queue(struct cuda_slot *slot, ps_handle stream,
            struct cuda_completion *event)

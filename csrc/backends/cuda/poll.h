@@ -69,11 +69,11 @@ struct cuda_completion {
     CUevent polled;   /* `own`, or the program's event */
     /* If not NULL, a word that is polled instead of an event.  The work is
      * done when the word is at least `number` (the two differ by less than
-     * 2^31).  A word does not tell whether the work has failed.  takes:
-     * whether the poller subtracts 1 from the word when it finds the work
-     * done. */
+     * 2^31).  A word does not tell whether the work has failed. */
     _Atomic uint32_t *word;
     uint32_t number;
+    /* Whether the poller subtracts 1 from the word when it finds the work
+     * done. */
     bool takes;
     /* The side stream on which `own` was recorded, or NULL. */
     struct cuda_side *side;

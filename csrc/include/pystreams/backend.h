@@ -803,8 +803,9 @@ struct ps_backend {
     /* The program is ending: start no more queued work, wait for running work
      * for at most timeout_ns, and end the backend's threads.  A later wait
      * returns PS_ERROR_SHUTTING_DOWN if work is left.  A wait that is already
-     * in progress goes on, perhaps for ever.  Only a thread for which the
-     * program does not wait, such as a daemon thread, can be in such a wait.
+     * in progress goes on, perhaps for ever.  Only a thread that the program
+     * does not join before it ends, such as a daemon thread, can be in such a
+     * wait.
      * May block.  Returns PS_ERROR_NOT_READY if work was still running at the
      * end.  A backend with PS_BACKEND_SHARED waits only for its own threads:
      * queued work belongs to the driver, which does not wait for it when the
