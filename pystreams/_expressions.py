@@ -7,6 +7,7 @@ its classes, because the program may be in any state.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from itertools import islice
 from keyword import iskeyword
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _DEPTH = 3
 _WIDTH = 64
 _OBJECTS = 500
+
+_ELEMENT = re.compile(r"(.+)\[(\d+)\]")
 
 
 def _is_name(text: object) -> bool:
@@ -116,3 +119,23 @@ def expressions(
             for text, value in opened
             for part, item in _parts(value)
         )
+
+
+def as_written(
+    expression: str, variables: Mapping[str, object], source: str
+) -> str:
+    """Return the expression of an element as the program's source has it.
+
+    `used[0]` becomes `used[b]` if the source has `used[b]` and b is 0: in a
+    loop, the next pass may need another element.
+    """
+    element = _ELEMENT.fullmatch(expression)
+    if element is None:
+        return expression
+    container, index = element.groups()
+    written = rf"(?<![\w.]){re.escape(container)}\[([^\W\d]\w*)\]"
+    for name in re.findall(written, source):
+        value = variables.get(name)
+        if type(value) is int and value == int(index):
+            return f"{container}[{name}]"
+    return expression

@@ -27,6 +27,7 @@ import os
 import sys
 import textwrap
 import threading
+from collections import ChainMap
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
 from inspect import (
@@ -40,7 +41,7 @@ from typing import Any
 
 from . import _C
 from ._C import Event, Stream
-from ._expressions import expressions
+from ._expressions import as_written, expressions
 from ._names import (
     PER_THREAD,
     is_thread_stream,
@@ -324,10 +325,14 @@ def _missing(
         _callers(stream) for stream in (one.stream, two.stream) if stream
     }
     place = two.submitted if two.in_callable else two._place
-    for variables, where in _scopes(place or (two.filename or "", 0, "")):
+    filename = place[0] if place else two.filename or ""
+    visible: ChainMap[str, object] = ChainMap()
+    for variables, where in _scopes(place or (filename, 0, "")):
         # An event of another function may not be meant for this.
         if names.keys() >= wanted and (event or not point or where):
             break
+        if not where:
+            visible.maps.append(variables)
         for text, found in expressions(variables, (Stream, Event)):
             if isinstance(found, Stream):
                 device = found.device
@@ -343,6 +348,7 @@ def _missing(
             if names.keys() >= wanted and (event or not point or where):
                 break
     comments: dict[str, list[str]] = {}
+    source = "".join(linecache.getlines(filename))
 
     def name(operation: Operation) -> str:
         assert operation.stream is not None
@@ -353,10 +359,12 @@ def _missing(
         elif not text and operation.stream_name is not None:
             meaning = f'the stream named "{operation.stream_name}"'
             comments.setdefault(meaning, []).append(hex(stream[2]))
+        elif text:
+            text = as_written(text, visible, source)
         return text or _handle(stream)
 
     waiting = name(two) if two.stream else None
-    waited = event or name(one)
+    waited = as_written(event, visible, source) if event else name(one)
     if event is None and is_thread_stream(one.stream[2]):
         # The first operation is on the default stream of another thread, and
         # only that thread can name this stream.

@@ -881,6 +881,25 @@ def test_streams_that_have_no_variable_but_a_name(backend, found):
     )
 
 
+@pytest.mark.parametrize("by_event", [True, False], ids=["event", "stream"])
+def test_the_index_is_the_programs_own_variable(two, found, by_event):
+    """A constant would be wrong in the next pass of the loop."""
+    work, copies = two.a, [two.backend.stream(), two.b]
+    used = [None, None]
+    buffers = [two.backend.empty(SIZE), two.backend.empty(SIZE)]
+    del two
+    for chunk in (1, 2, 3):
+        b = chunk % 2
+        buffers[b].fill_(chunk, stream=work)
+        if by_event:
+            used[b] = work.record_event()
+        buffers[b].fill_(chunk, stream=copies[b])
+        break
+    (race,) = found
+    waited = "wait_event(used[b])" if by_event else "wait_stream(work)"
+    assert race.missing == f"copies[b].{waited}"
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_the_event_that_the_host_has_to_wait_for(two, found, recorded):
     copy, copied = two.a, two.backend.event()
