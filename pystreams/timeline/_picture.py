@@ -90,7 +90,10 @@ def draw(timeline: Timeline) -> Any:
     lanes = Lanes(rows)
     done = [r for r in rows if r[6] is not None and r[7] is not None]
     total = max([timeline.duration, *(row[7] for row in done)])
-    end = max(total, 1)
+    # Leave out the time before the first slice, in which the program imports
+    # its modules, and after the last.
+    begin = min((row[6] for row in done), default=0)
+    end = max([begin + 1, *(row[7] for row in done)])
     scale, name = unit(end)
     memory = memory_of(done)
     height = 1.2 + 0.32 * max(1, len(lanes.shown)) + (0.9 if memory else 0)
@@ -106,9 +109,9 @@ def draw(timeline: Timeline) -> Any:
         draw_memory(parts[1], memory, end, scale)
     else:
         axes = figure.subplots()
-    draw_slices(axes, done, lanes, scale, end)
+    draw_slices(axes, done, lanes, scale, end - begin)
     draw_arrows(axes, rows, lanes, scale)
-    axes.set_xlim(0, end / scale)
+    axes.set_xlim(begin / scale, end / scale)
     axes.set_ylim(len(lanes.shown) - 0.4, -0.6)
     axes.set_yticks(
         range(len(lanes.shown)),
@@ -208,12 +211,21 @@ def draw_slices(
         axes.text(
             (row[6] + took / 2) / scale,
             middle,
-            _chart.shorten(row[1].rpartition(".")[2], fit),
+            label(row[1].rpartition(".")[2], fit),
             ha="center",
             va="center",
             fontsize=5.5,
             zorder=4,
         )
+
+
+def label(name: str, width: int) -> str:
+    """Return a slice's name, or as much of it as fits into the width."""
+    first, *rest = name.split(" ")
+    if len(name) <= width or not rest:
+        return _chart.shorten(name, width)
+    # The legend has the whole name.
+    return first if len(first) <= width else ""
 
 
 def draw_arrows(

@@ -265,6 +265,30 @@ def test_pictures(recorded, tmp_path, suffix, start):
     assert recorded._repr_html_().startswith("<svg")
 
 
+def test_a_picture_begins_at_the_first_operation(backend):
+    pytest.importorskip("matplotlib", reason="needs Matplotlib")
+    with timeline.record() as t:
+        stream = backend.stream()
+        time.sleep(0.1)
+        backend.sleep(stream, 5)
+        stream.synchronize()
+    begin, end = _picture.draw(t).axes[0].get_xlim()
+    assert 100 <= begin < end
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "text"),
+    [
+        ("copy device to host", 19, "copy device to host"),
+        ("copy device to host", 18, "copy"),
+        ("copy device to host", 3, ""),
+        ("kernel_of_some_library", 10, "kern~brary"),
+    ],
+)
+def test_labels_of_a_picture(name, width, text):
+    assert _picture.label(name, width) == text
+
+
 def test_the_title_of_a_picture_is_that_of_the_chart(backend):
     """The title has the time until the last operation ends, not only the time
     of the block."""
