@@ -91,29 +91,21 @@ __all__ = [
 _LATER = ("races", "schedules", "timeline")
 
 # Names that programs expect after `import pystreams as torch`.
-_OF_TENSORS = frozenset(
-    [
-        "Tensor",
-        "arange",
-        "empty_like",
-        "from_numpy",
-        "full",
-        "ones",
-        "rand",
-        "randn",
-        "tensor",
-        "zeros",
-    ]
+_OF_TENSORS = (
+    r"[Tt]ensor|zeros|ones|full|empty_like|from_numpy|arange|randn?"
+    r"|b?float\d+|u?int\d+|bool|dtype"
 )
 
 
 def __getattr__(name: str) -> object:
+    import re
+
     if name in _LATER:
         from importlib import import_module
 
         return import_module(f"{__name__}.{name}")
     message = f"module {__name__!r} has no attribute {name!r}"
-    if name in _OF_TENSORS:
+    if re.fullmatch(_OF_TENSORS, name):
         message += (
             ", because it has no tensors: pystreams.empty(nbytes) allocates "
             "a Buffer of bytes, which other libraries use as an array, as "

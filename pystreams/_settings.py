@@ -118,9 +118,10 @@ def default_type() -> int:
         )
     reason = _C.unavailable_reason(type)
     if reason is not None:
+        hint = "; set PYSTREAMS_EMULATE_CUDA=1 to emulate one"
         raise RuntimeError(
             f"PYSTREAMS_ACCELERATOR is '{name}', which is not available: "
-            f"{reason}"
+            f"{reason}{hint if type == cuda else ''}"
         )
     return type
 

@@ -672,13 +672,17 @@ except ZeroDivisionError as error:
     assert done.stdout == "division by zero ['AcceleratorError']\n"
 
 
-def test_functions_that_make_tensors():
-    assert not hasattr(pystreams, "zeros")
+@pytest.mark.parametrize("name", ["zeros", "tensor", "uint8", "bfloat16"])
+def test_names_of_tensors(name):
+    assert not hasattr(pystreams, name)
     with pytest.raises(
         AttributeError,
-        match=r"no attribute 'zeros', because it has no tensors: "
+        match=rf"no attribute '{name}', because it has no tensors: "
         r"pystreams\.empty\(nbytes\) allocates a Buffer",
     ):
-        _ = pystreams.zeros
+        getattr(pystreams, name)
+
+
+def test_other_names():
     with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
         _ = pystreams.other
