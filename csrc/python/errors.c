@@ -194,24 +194,9 @@ concerns_captures(ps_status status, struct ps_stream *stream,
     }
 }
 
-bool
-postpone_interrupt(void)
-{
-    bool interrupted = PyErr_Occurred() != NULL &&
-                       PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
-    if (interrupted) {
-        PyErr_Clear();
-        PyErr_SetInterrupt();
-    }
-    return interrupted;
-}
-
 void
 report_unless_no_memory(void)
 {
-    if (postpone_interrupt()) {
-        return;
-    }
     /* CPython before 3.14 sometimes raises SystemError when memory runs out,
      * so SystemError counts as MemoryError. */
     bool is_fault = PyErr_Occurred() != NULL &&

@@ -171,14 +171,9 @@ PyObject *captured_stream(struct ps_device *device, ps_handle identity);
  * appends nothing.  `format` and the arguments are as in import_call. */
 void explain_capture(const char *function, const char *format, ...);
 
-/* If KeyboardInterrupt is pending, clears it, lets the interpreter raise it
- * again when it next checks for signals, and returns true. */
-bool postpone_interrupt(void);
-
 /* Call this after code that notes or explains captures.  If the code has
  * raised an exception, clears the exception.  An Exception other than
- * MemoryError is first passed to sys.unraisablehook, and KeyboardInterrupt is
- * postponed. */
+ * MemoryError is first passed to sys.unraisablehook. */
 void report_unless_no_memory(void);
 
 #endif

@@ -1024,25 +1024,3 @@ def test_the_default_stream_of_a_thread_is_captured(backend):
     replay(graph, own)
     with own:
         assert block.tobytes() == bytes([5]) * block.nbytes
-
-
-def test_ctrl_c_while_a_capture_is_explained(graph, stream, monkeypatch):
-    """The interrupt is raised after the error has got its explanation."""
-    from pystreams.cuda import _captures
-
-    def interrupted(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_captures, "refused", interrupted)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        stream,
-        contextlib.suppress(RuntimeError),
-    ):
-        graph.capture_begin()
-        with contextlib.suppress(RuntimeError):
-            stream.synchronize()
-        for _ in range(100):
-            pass
-    with contextlib.suppress(RuntimeError):
-        graph.reset()

@@ -497,7 +497,7 @@ block.fill_(2, stream=other)
 print(other.submit(int).result())
 block.close()
 cuda._sleep(10**6)
-pystreams._C.sleep(1, 10**8, stream)
+pystreams._C.sleep(1, 10**9, stream)
 del stream
 gc.collect()
 print(count(1))
