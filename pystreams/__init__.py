@@ -98,12 +98,12 @@ _OF_TENSORS = (
 
 
 def __getattr__(name: str) -> object:
-    import re
-
     if name in _LATER:
         from importlib import import_module
 
         return import_module(f"{__name__}.{name}")
+    import re
+
     message = f"module {__name__!r} has no attribute {name!r}"
     if re.fullmatch(_OF_TENSORS, name):
         message += (

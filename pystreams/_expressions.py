@@ -7,6 +7,7 @@ its classes, because the program may be in any state.
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections import deque
 from itertools import islice
@@ -122,17 +123,18 @@ def expressions(
 
 
 def as_written(
-    expression: str, variables: Mapping[str, object], source: str
+    expression: str, variables: Mapping[str, object], filename: str
 ) -> str:
-    """Return the expression of an element as the program's source has it.
+    """Return the expression of an element as the program's file has it.
 
-    `used[0]` becomes `used[b]` if the source has `used[b]` and b is 0: in a
+    `used[0]` becomes `used[b]` if the file has `used[b]` and b is 0: in a
     loop, the next pass may need another element.
     """
     element = _ELEMENT.fullmatch(expression)
     if element is None:
         return expression
     container, index = element.groups()
+    source = "".join(linecache.getlines(filename))
     written = rf"(?<![\w.]){re.escape(container)}\[([^\W\d]\w*)\]"
     for name in re.findall(written, source):
         value = variables.get(name)

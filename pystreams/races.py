@@ -348,7 +348,6 @@ def _missing(
             if names.keys() >= wanted and (event or not point or where):
                 break
     comments: dict[str, list[str]] = {}
-    source = "".join(linecache.getlines(filename))
 
     def name(operation: Operation) -> str:
         assert operation.stream is not None
@@ -360,11 +359,11 @@ def _missing(
             meaning = f'the stream named "{operation.stream_name}"'
             comments.setdefault(meaning, []).append(hex(stream[2]))
         elif text:
-            text = as_written(text, visible, source)
+            text = as_written(text, visible, filename)
         return text or _handle(stream)
 
     waiting = name(two) if two.stream else None
-    waited = as_written(event, visible, source) if event else name(one)
+    waited = as_written(event, visible, filename) if event else name(one)
     if event is None and is_thread_stream(one.stream[2]):
         # The first operation is on the default stream of another thread, and
         # only that thread can name this stream.
@@ -542,13 +541,10 @@ class detect(ContextDecorator):
         self._users: list[_User] = []
 
     def __call__(self, func: Any) -> Any:
-        if any(
-            is_kind(func)
-            for is_kind in (
-                iscoroutinefunction,
-                isgeneratorfunction,
-                isasyncgenfunction,
-            )
+        if (
+            iscoroutinefunction(func)
+            or isgeneratorfunction(func)
+            or isasyncgenfunction(func)
         ):
             raise TypeError(
                 "detect() cannot decorate a coroutine or generator function, "

@@ -170,7 +170,7 @@ def color_of(row: Row) -> str | None:
 
 
 def draw_slices(
-    axes: Any, rows: list[Row], lanes: Lanes, scale: float, end: int
+    axes: Any, rows: list[Row], lanes: Lanes, scale: float, extent: int
 ) -> None:
     Place = tuple[int, str, tuple[float, float]]
     bars: dict[Place, list[tuple[float, float]]] = {}
@@ -182,10 +182,10 @@ def draw_slices(
         if lane is None or color is None:
             continue
         top, height = heights.of(row)
-        width = max(row[7] - row[6], end // 5000) / scale
+        width = max(row[7] - row[6], extent // 5000) / scale
         place = lane, color, (lane + top, height)
         bars.setdefault(place, []).append((row[6] / scale, width))
-        if row[1] != row[0] and row[7] - row[6] > end / 40:
+        if row[1] != row[0] and row[7] - row[6] > extent / 40:
             middle = lane + top + height / 2
             named.append((row[7] - row[6], middle, row))
     for (_, color, vertical), spans in bars.items():
@@ -198,14 +198,15 @@ def draw_slices(
             edgecolor="white",
             # On a narrow slice, nothing but the edge would be visible.
             linewidth=[
-                0.3 if width * scale > end / 400 else 0 for _, width in spans
+                0.3 if width * scale > extent / 400 else 0
+                for _, width in spans
             ],
             zorder=1 if thin else 2,
         )
     named.sort(key=lambda item: -item[0])
     for took, middle, row in named[:NAMES]:
         # About so many characters of this size fit into the width.
-        fit = int(160 * took / end)
+        fit = int(160 * took / extent)
         if fit < SHORTEST:
             continue
         axes.text(

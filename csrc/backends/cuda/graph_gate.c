@@ -59,10 +59,11 @@ struct owner {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
-/* See cuda_captures_hold.  Taken before `lock`. */
-static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
 /* The number of owners.  While it is 0, launches need not look for gates. */
 static atomic_int owner_count;
+
+/* See cuda_captures_hold.  Taken before `lock`. */
+static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
 
 static void
 gates_unref(struct gates *gates)
