@@ -265,6 +265,7 @@ def test_pictures(recorded, tmp_path, suffix, start):
     assert recorded._repr_html_().startswith("<svg")
 
 
+@pytest.mark.unscheduled  # a schedule has its own time
 def test_a_picture_begins_at_the_first_operation(backend):
     pytest.importorskip("matplotlib", reason="needs Matplotlib")
     with timeline.record() as t:
