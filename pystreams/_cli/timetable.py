@@ -105,10 +105,10 @@ def draw(result: dict[str, Any], columns: int, marks: str) -> str:
     width = max(10, columns - LABEL - TAIL - 2)
     lines = [f"When each stream copied: {marks[0]} idle to {marks[-1]} busy"]
     for device, rows in zip(result["devices"], result["spans"], strict=True):
-        total = max((spans[-1] for spans in rows), default=0) or 1.0
-        top = ruler(device, total, LABEL, width)
+        shown = 0, max((spans[-1] for spans in rows), default=0) or 1.0
+        top = ruler(device, shown, LABEL, width)
         lines += ["", f"{top}   busy  chunks"]
         for index, spans in enumerate(rows):
-            drawn = line(f"stream {index}", spans, total, LABEL, width, marks)
+            drawn = line(f"stream {index}", spans, shown, LABEL, width, marks)
             lines.append(f"{drawn} {len(spans) // 2:>7}")
     return "\n".join(lines)

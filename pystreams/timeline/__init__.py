@@ -164,6 +164,7 @@ class Timeline:
 
         Return a chart of when each stream and each thread was busy, as text of
         so many columns.  None means the columns of the terminal, 120 at most.
+        The chart begins at the first operation or wait, and ends at the last.
         marks are the characters from idle to busy.  None means those that the
         output can show.
         """

@@ -29,14 +29,20 @@ def shades_of_output() -> str:
     return shades(getattr(sys.stdout, "encoding", None))
 
 
-def bar(spans: Sequence[float], total: float, width: int, marks: str) -> str:
-    """Draw spans of the time from 0 to total, as width characters.
+def bar(
+    spans: Sequence[float],
+    shown: tuple[float, float],
+    width: int,
+    marks: str,
+) -> str:
+    """Draw spans within the shown time, as width characters.
 
     spans has the begin and the end of each span, one after another.
     """
     filled = [0.0] * width
+    start, scale = shown[0], width / (shown[1] - shown[0])
     for begin, end in zip(spans[::2], spans[1::2], strict=True):
-        begin, end = begin * width / total, end * width / total
+        begin, end = (begin - start) * scale, (end - start) * scale
         for cell in range(int(begin), min(int(end) + 1, width)):
             filled[cell] += min(end, cell + 1) - max(begin, cell)
     top = len(marks) - 1
@@ -51,27 +57,32 @@ def busy(spans: Sequence[float]) -> float:
     return sum(spans[1::2]) - sum(spans[::2])
 
 
-def ruler(label: str, end: float, label_width: int, width: int) -> str:
-    """Return the line above bars: their subject, and 0 to end in ms."""
-    text = milliseconds(end)
-    return f"{label:<{label_width}} 0 ms{text.rjust(width - 4)}"
+def ruler(
+    label: str, shown: tuple[float, float], label_width: int, width: int
+) -> str:
+    """Return the line above bars: their subject, and the shown time in ms."""
+    first, last = (milliseconds(value) if value else "0 ms" for value in shown)
+    return f"{label:<{label_width}} {first}{last.rjust(width - len(first))}"
 
 
 def line(
     label: str,
     spans: Sequence[float],
-    total: float,
+    shown: tuple[float, float],
     label_width: int,
     width: int,
     marks: str,
 ) -> str:
     """Return a bar with its label, and how much of the time it is busy."""
-    # While a schedule is explored, everything may happen at one moment of
-    # virtual time.
-    total = total or 1
+    begin, end = shown
+    if begin == end:
+        # While a schedule is explored, everything may happen at one moment of
+        # virtual time.
+        end += 1
     return (
         f"{shorten(label, label_width):<{label_width}} "
-        f"{bar(spans, total, width, marks)} {busy(spans) / total:>6.0%}"
+        f"{bar(spans, (begin, end), width, marks)} "
+        f"{busy(spans) / (end - begin):>6.0%}"
     )
 
 

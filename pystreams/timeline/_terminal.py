@@ -55,9 +55,9 @@ def tracks(
     return devices, threads
 
 
-def inverse(spans: list[int], total: int) -> list[int]:
-    """Return the times between spans, from 0 to total."""
-    edges = [0, *spans, max(total, *spans[-1:], 0)]
+def inverse(spans: list[int], shown: tuple[int, int]) -> list[int]:
+    """Return the times between spans, within the shown time."""
+    edges = [shown[0], *spans, shown[1]]
     return [
         edge
         for pair in zip(edges[::2], edges[1::2], strict=True)
@@ -70,6 +70,13 @@ def chart(timeline: Timeline, columns: int, marks: str) -> str:
     devices, threads = tracks(timeline)
     every = [t for streams in devices.values() for t in streams.values()]
     total = max([timeline.duration, *(t.spans[-1] for t in every if t.spans)])
+    # Leave out the time before the first operation or wait, in which the
+    # program imports its modules, and the time after the last.
+    seen = [t.spans for t in [*every, *threads.values()] if t.spans]
+    shown = (
+        min((spans[0] for spans in seen), default=0),
+        max((spans[-1] for spans in seen), default=total),
+    )
     count = sum(track.count for track in every)
     unfinished = sum(track.unfinished for track in every)
     labels = [label for streams in devices.values() for label in streams]
@@ -84,13 +91,14 @@ def chart(timeline: Timeline, columns: int, marks: str) -> str:
     lines = [title]
 
     def group(label: str, rows: dict[str, Track], noun: str) -> None:
-        ruler = _chart.ruler(label, total / 1e6, label_width, width)
+        span = (shown[0] / 1e6, shown[1] / 1e6)
+        ruler = _chart.ruler(label, span, label_width, width)
         lines.extend(("", f"{ruler}   busy {noun:>10}"))
-        shown = sorted(rows, key=lambda name: -rows[name].count)[:MOST]
+        drawn = sorted(rows, key=lambda name: -rows[name].count)[:MOST]
         for name, track in rows.items():
-            if name in shown:
+            if name in drawn:
                 bar = _chart.line(
-                    name, track.spans, total, label_width, width, marks
+                    name, track.spans, shown, label_width, width, marks
                 )
                 lines.append(f"{bar} {track.count:>10,}")
         if len(rows) > MOST:
@@ -99,7 +107,7 @@ def chart(timeline: Timeline, columns: int, marks: str) -> str:
     for device, streams in devices.items():
         group(device, streams, "operations")
     for track in threads.values():
-        track.spans = inverse(track.spans, timeline.duration)
+        track.spans = inverse(track.spans, shown)
     if threads:
         group("host", threads, "waits")
     return "\n".join(lines)

@@ -4,6 +4,7 @@ place and what it waits for."""
 import asyncio
 import gc
 import inspect
+import re
 import subprocess
 import sys
 import threading
@@ -789,6 +790,22 @@ def test_chart(two, columns):
     assert "2 operations" in lines[0]
     assert two.device in text and "MainThread" in text
     assert all(c in text for c in "·█") or all(c in text for c in ".#")
+
+
+@pytest.mark.unscheduled  # a schedule has its own time
+def test_a_chart_is_of_the_time_of_the_operations(backend):
+    """The chart leaves out the time before the first operation and after the
+    last, so a stream that is busy all that time has a full bar."""
+    with timeline.record() as t:
+        stream = backend.stream()
+        time.sleep(0.1)
+        backend.sleep(stream, 5)
+        stream.synchronize()
+        time.sleep(0.1)
+    _, _, ruler, bar, *_ = t.chart(60, ".#").splitlines()
+    begin, end = re.findall(r"([\d.]+) ms", ruler)
+    assert 100 <= float(begin) < float(end) < 200
+    assert "####" in bar and bar.count("#") > bar.count(".")
 
 
 def test_chart_of_many_streams(backend):
