@@ -263,7 +263,7 @@ def full(engine):
     gate = engine.gate(stream)
     event = stream.record_event()
     engine.fill(stream, queued=2)
-    # If a test waits for room for ever, it shall fail and not hang.
+    # If a test waits for room for ever, it must fail and not hang.
     rescue = threading.Timer(LONG, gate.open)
     rescue.start()
     yield stream, event, gate
@@ -388,7 +388,8 @@ def run_python(tmp_path):
             # CUDA_VISIBLE_DEVICES would hide emulated devices, too.
             environment.pop("CUDA_VISIBLE_DEVICES", None)
         environment.update(env)
-        # A pytest that this process runs is not a worker of this pytest.
+        # If the child process runs pytest, that pytest is not a worker of the
+        # one that runs this test.
         environment.pop("PYTEST_XDIST_WORKER", None)
         package = Path(pystreams.__file__).resolve().parent
         if package.parent == ROOT:

@@ -47,8 +47,8 @@ ps_status ps_use_drop(struct ps_block_use *use);
 ps_status ps_use_mark(struct ps_block *block, struct ps_stream *stream,
                       bool lasting, unsigned begun);
 
-/* Drop those uses in the list whose work is done, and return a list of the
- * remaining uses.  The block must have no references. */
+/* `uses` is a list of the uses of a block that has no references.  Drop those
+ * whose work is done, and return a list of the others. */
 struct ps_block_use *
 ps_uses_prune(struct ps_block_use *uses, ps_status *status);
 
@@ -57,9 +57,9 @@ ps_uses_prune(struct ps_block_use *uses, ps_status *status);
 void ps_uses_record(struct ps_block *block);
 
 /* Returns whether the use is over, that is, whether the stream's work with the
- * retired block is done.  If wait is not NULL, first waits for that work until
- * the limit *wait is reached.  The wait has no limit if the backend has no
- * timed waits.  Never waits for a stream that is being captured. */
+ * retired block is done.  If wait is not NULL, first waits until that work is
+ * done or the limit *wait is reached.  The wait has no limit if the backend
+ * has no timed waits.  Never waits for a stream that is being captured. */
 bool ps_use_is_over(struct ps_block_use *use, const struct ps_limit *wait);
 
 #endif

@@ -50,11 +50,12 @@ bool ps_stream_is_out_of_reach(struct ps_stream *stream);
 void ps_thread_stream_mark(struct ps_stream *stream);
 
 /* Find out how the calling thread can wait for the stream.  If the stream is
- * remote (see ps_stream_is_remote), the thread must wait for the stream's
- * event of_thread.latest, and *latest becomes that event.  Otherwise *latest
+ * remote (see ps_stream_is_remote), the thread must wait for an event,
+ * stream->of_thread.latest, and *latest becomes this event.  Otherwise *latest
  * becomes NULL, and the thread can wait for the stream itself.  Returns
- * PS_ERROR_LAGS if the event was not recorded after the latest work, because
- * the queue was full or the thread ended during a capture. */
+ * PS_ERROR_LAGS if the event was not recorded after the stream's latest work,
+ * because the stream's queue was full, or because the thread to which the
+ * stream belongs ended during a capture. */
 ps_status
 ps_thread_stream_latest(struct ps_stream *stream, struct ps_event **latest);
 

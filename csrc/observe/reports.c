@@ -47,8 +47,9 @@ forget_reported_locked(void)
     ps_map_clear(&former);
 }
 
-/* Returns the source of the call with this number, and marks the call as
- * reported.  Returns 0 if the call is not known. */
+/* Returns the number that source() returned for a call (see
+ * ps_reports_begin), and marks the call as reported.  Returns 0 if the call is
+ * not known. */
 static uint64_t
 report_call_locked(uint64_t runtime, uint64_t number)
 {

@@ -179,7 +179,8 @@ any_pending(const struct chunk *chunk)
     return i < CHUNK;
 }
 
-/* Free those chunks of freed logs in which all slices have ended by now. */
+/* The list `unfinished` holds chunks of logs that were freed.  Free those
+ * chunks whose slices have all ended by now. */
 static void
 free_finished_locked(void)
 {

@@ -97,9 +97,9 @@ PyObject *none_or_raise(struct ps_runtime *runtime, const char *operation,
  * returns -1. */
 int refuse(PyObject *type, const char *format, ...);
 
-/* Call this if two objects belong to different runtimes.  If these runtimes
- * have the same device type, at least one of them is an emulation.  In that
- * case, raises RuntimeError and returns -1.  Otherwise returns 0. */
+/* Call this if two objects belong to different runtimes.  If the runtimes have
+ * the same device type, raises a RuntimeError that says which of them are
+ * emulations, and returns -1.  Otherwise returns 0. */
 int check_emulations(const char *operation, const char *object,
                      struct ps_runtime *runtime, const char *other,
                      struct ps_runtime *its_runtime);

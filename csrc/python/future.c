@@ -301,8 +301,8 @@ Future_dealloc(PyObject *op)
 
 enum {
     NAP_US = 1000,
-    /* The number of naps after which the holders of a _condition count as
-     * dead. */
+    /* If threads still hold the _condition after this number of naps, they are
+     * assumed to be dead. */
     PATIENCE = 1000,
 };
 

@@ -434,7 +434,7 @@ struct cpu_waiter {
 };
 
 /* Call this when the stream's operations up to the ticket are done.  Wakes the
- * threads that wait for them, and makes the notifications for them due. */
+ * threads that wait for these operations.  Their notifications become due. */
 void cpu_stream_reached_locked(struct cpu_stream *stream, uint64_t ticket);
 /* Call this when the record is done.  Wakes the threads that wait for the
  * record, makes its notifications due, and makes the streams that wait for it

@@ -577,8 +577,9 @@ push_external_locked(struct cpu_stream *stream,
     }
 }
 
-/* Queue a new gate for this launch.  The caller has reserved the gate's slot
- * and items. */
+/* Queue a gate on the stream.  `operation` is the gate as it was captured;
+ * each launch of the graph queues a gate with a handle of its own.  The caller
+ * has reserved the gate's slot and items. */
 static void
 push_gate_locked(struct cpu_stream *stream, int device,
                  struct cpu_operation operation)

@@ -536,8 +536,8 @@ word_arrived(void *memory, ps_status status)
 }
 
 /* Called when a launch has ended.  If it succeeded, the stream has passed all
- * of its gates, so nothing is left to report.  If it failed, reports the gates
- * that the launch will never reach. */
+ * gates of the launch, so nothing is left to report.  If it failed, reports
+ * the failure to those gates that the launch had not reached. */
 static void
 launch_ended(void *memory, ps_status status)
 {

@@ -85,12 +85,12 @@ struct cuda_completion {
     ps_status status; /* the status of the work, once it is done */
     /* L; the neighbours in the completion's queue, which is a ring. */
     struct cuda_completion *next, *previous;
-    /* L; links the first completions of queues. */
+    /* L; in the first completion of a queue: that of the next queue. */
     struct cuda_completion *chain;
 };
 
 /* cuda_completion_take returns a completion that is in no queue;
- * cuda_completion_release takes it back.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+ * cuda_completion_release gives it back.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_completion_take(int device, struct cuda_completion **result);
 void cuda_completion_release(struct cuda_completion *completion);
 

@@ -212,8 +212,8 @@ allocate(struct mapping *mapping, size_t nbytes, struct token *token)
         return status;
     }
     status = map(mapping, memory);
-    /* Release this reference, because the mapping and the descriptor now keep
-     * the memory allocated. */
+    /* If map() succeeded, the mapping and the descriptor keep the memory
+     * allocated.  If it failed, the memory is not needed. */
     cuda_driver.memory_release(memory);
     if (status != PS_SUCCESS) {
         cuda_offer_withdraw(mapping->offer);
