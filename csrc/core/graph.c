@@ -218,7 +218,10 @@ end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
     if (remote) {
         atomic_store(&graph->origin->of_thread.adrift, true);
     }
-    if (status != PS_SUCCESS && !last && ps_stream_in_capture(graph->origin)) {
+    /* After other failures the capture is over.  If the stream is captured
+     * again by now, another thread has begun that capture. */
+    if (status == PS_ERROR_CAPTURE_UNMATCHED && !last &&
+        ps_stream_in_capture(graph->origin)) {
         return status;
     }
     ps_capture_remove(&graph->capture);

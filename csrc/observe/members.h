@@ -113,9 +113,9 @@ ON_DEVICE(shared_free, (void *data), (data))
 ON_DEVICE(stream_capture, (ps_handle stream, uint64_t *capture),
           (stream, capture))
 ON_DEVICE(capture_gate,
-          (ps_handle stream, ps_launched_gate_function reached,
-           void *argument),
-          (stream, reached, argument))
+          (ps_handle stream, uint64_t capture,
+           ps_launched_gate_function reached, void *argument),
+          (stream, capture, reached, argument))
 ON_DEVICE(pool_usage, (uint64_t * reserved, uint64_t *peak), (reserved, peak))
 MEMBER(ps_status, pool_reset_peak, WITH(int device), TO(device))
 ON_DEVICE(pool_trim, (uint64_t nbytes), (nbytes))

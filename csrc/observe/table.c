@@ -274,10 +274,11 @@ stream_gate(const struct ps_backend *backend, int device, ps_handle stream,
 
 static ps_status
 capture_gate(const struct ps_backend *backend, int device, ps_handle stream,
-             ps_launched_gate_function reached, void *argument)
+             uint64_t capture, ps_launched_gate_function reached,
+             void *argument)
 {
     return PASS_AFTER(number(backend, device, stream), backend, capture_gate,
-                      device, stream, reached, argument);
+                      device, stream, capture, reached, argument);
 }
 
 /* ---- Captures and graphs ---- */

@@ -189,14 +189,15 @@ reached(void *argument, ps_handle gate, ps_status status)
 }
 
 /* Returns a new reference to the list of callables of the capture to which the
- * stream belongs; NULL with an exception.  The graph cannot be launched until
- * the caller has called end_adding. */
+ * stream belongs; NULL with an exception.  *number becomes the number of the
+ * capture.  The graph cannot be launched until the caller has called
+ * end_adding. */
 static struct calls *
-begin_adding(struct ps_stream *stream)
+begin_adding(struct ps_stream *stream, uint64_t *number)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
-    uint64_t number = 0;
     ps_status status;
+    *number = 0;
     if (backend->capture_gate == NULL) {
         PyErr_Format(PyExc_NotImplementedError,
                      "Stream.submit: the %s backend cannot capture callables; "
@@ -207,7 +208,7 @@ begin_adding(struct ps_stream *stream)
     }
     CALL_BACKEND(stream->device->runtime,
                  status = backend->stream_capture(
-                     backend, stream->device->index, stream->handle, &number));
+                     backend, stream->device->index, stream->handle, number));
     if (status != PS_SUCCESS) {
         raise_on_stream(stream, "Stream.submit", status);
         return NULL;
@@ -215,7 +216,7 @@ begin_adding(struct ps_stream *stream)
     jobs_lock();
     struct calls *calls = capturing;
     while (calls != NULL && (calls->runtime != stream->device->runtime ||
-                             calls->capturing != number)) {
+                             calls->capturing != *number)) {
         calls = calls->neighbour;
     }
     if (calls != NULL) {
@@ -278,6 +279,7 @@ capture_job(struct job *job)
 {
     struct ps_stream *stream = job->stream;
     const struct ps_backend *backend = stream->device->runtime->backend;
+    uint64_t number;
     ps_status status;
     /* This job itself never runs, because each launch makes jobs of its own.
      * So the race detector and the timeline must not expect it. */
@@ -294,7 +296,7 @@ capture_job(struct job *job)
     if (settle(job) < 0) {
         goto failed;
     }
-    struct calls *calls = begin_adding(stream);
+    struct calls *calls = begin_adding(stream, &number);
     if (calls == NULL) {
         goto failed;
     }
@@ -304,9 +306,9 @@ capture_job(struct job *job)
     captured->stream = stream->identity;
     captured->tail = &captured->first;
     CALL_BACKEND(stream->device->runtime,
-                 status =
-                     backend->capture_gate(backend, stream->device->index,
-                                           stream->handle, reached, captured));
+                 status = backend->capture_gate(backend, stream->device->index,
+                                                stream->handle, number,
+                                                reached, captured));
     if (status == PS_SUCCESS) {
         job->stream = NULL;
         job->row = NULL;

@@ -112,7 +112,7 @@ def test_gates_in_c(run_in_c):
     assert (done.stdout[-9:], done.stderr) == ("0 failed\n", ""), done.stdout
 
 
-@pytest.mark.parametrize("name", ["graph_nodes", "launches"])
+@pytest.mark.parametrize("name", ["captures", "graph_nodes", "launches"])
 def test_graphs_in_c(run_in_c, name):
     done = run_in_c([], TESTS / f"c/late/{name}.c")
     assert (done.stdout, done.stderr) == ("0 wrong\n", "")

@@ -318,8 +318,8 @@ find_captured_locked(struct cpu_engine *engine, int device, ps_handle handle,
 
 static ps_status
 cpu_capture_gate(const struct ps_backend *backend, int device,
-                 ps_handle handle, ps_launched_gate_function reached,
-                 void *argument)
+                 ps_handle handle, uint64_t capture,
+                 ps_launched_gate_function reached, void *argument)
 {
     struct cpu_operation operation = {
         .kind = CPU_ENTER_GATE,
@@ -329,6 +329,9 @@ cpu_capture_gate(const struct ps_backend *backend, int device,
     CPU_ENTER(engine, backend);
     struct cpu_stream *stream;
     ps_status status = find_captured_locked(engine, device, handle, &stream);
+    if (status == PS_SUCCESS && stream->capture->number != capture) {
+        status = PS_ERROR_INVALID_VALUE;
+    }
     if (status == PS_SUCCESS) {
         status = cpu_capture_add_locked(stream, &operation);
         stream->capture->plan->gates += status == PS_SUCCESS;

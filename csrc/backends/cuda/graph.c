@@ -37,19 +37,48 @@ ps_status
 cuda_capture_begin(const struct ps_backend *backend, int device,
                    ps_handle stream, enum ps_capture_mode mode)
 {
-    struct cuda_capture *capture = cuda_gates_expect(stream);
+    ps_status status = PS_ERROR_OUT_OF_MEMORY;
 
-    if (capture == NULL) {
-        return PS_ERROR_OUT_OF_MEMORY;
+    cuda_captures_hold();
+    struct cuda_capture *capture = cuda_gates_expect(stream);
+    if (capture != NULL) {
+        status = ON_DEVICE(
+            device, cudaStreamBeginCapture((cudaStream_t)stream,
+                                           (enum cudaStreamCaptureMode)mode));
+        if (status == PS_SUCCESS) {
+            cuda_gates_begin(capture, cuda_capture_number(device, stream));
+        }
+        else {
+            cuda_gates_cancel(capture);
+        }
     }
-    ps_status status = ON_DEVICE(
-        device, cudaStreamBeginCapture((cudaStream_t)stream,
-                                       (enum cudaStreamCaptureMode)mode));
+    cuda_captures_release();
+    return status;
+}
+
+/* End the capture that began on the stream.  Returns
+ * PS_ERROR_CAPTURE_UNMATCHED if there is none.  On success, *count becomes the
+ * number of the graph's nodes.  If *graph is not NULL, the caller destroys it
+ * after a failure. */
+static ps_status
+end(int device, ps_handle stream, cudaGraph_t *graph, size_t *count)
+{
+    uint64_t number = cuda_capture_number(device, stream);
+    ps_status status =
+        ON_DEVICE(device, cudaStreamEndCapture((cudaStream_t)stream, graph));
+
+    if (status == PS_ERROR_CAPTURE_UNMATCHED) {
+        return status;
+    }
+    if (status == PS_SUCCESS && *graph == NULL) {
+        status = PS_ERROR_CAPTURE_INVALIDATED;
+    }
     if (status == PS_SUCCESS) {
-        cuda_gates_begin(capture, device);
+        status = ON_DEVICE(device, cudaGraphGetNodes(*graph, NULL, count));
     }
-    else {
-        cuda_gates_cancel(capture);
+    if (!cuda_gates_end(stream, number,
+                        status == PS_SUCCESS ? (ps_handle)*graph : 0)) {
+        status = PS_ERROR_OUT_OF_MEMORY;
     }
     return status;
 }
@@ -60,27 +89,10 @@ cuda_capture_end(const struct ps_backend *backend, int device,
 {
     cudaGraph_t captured = NULL;
     size_t count = 0;
-    uint64_t number = 0;
 
-    (void)cuda_stream_capture(backend, device, stream, &number);
     cuda_captures_hold();
-    ps_status status = ON_DEVICE(
-        device, cudaStreamEndCapture((cudaStream_t)stream, &captured));
+    ps_status status = end(device, stream, &captured, &count);
     cuda_captures_release();
-
-    if (status == PS_ERROR_CAPTURE_UNMATCHED) {
-        return status;
-    }
-    if (status == PS_SUCCESS && captured == NULL) {
-        status = PS_ERROR_CAPTURE_INVALIDATED;
-    }
-    if (status == PS_SUCCESS) {
-        status = ON_DEVICE(device, cudaGraphGetNodes(captured, NULL, &count));
-    }
-    if (!cuda_gates_end(stream, number,
-                        status == PS_SUCCESS ? (ps_handle)captured : 0)) {
-        status = PS_ERROR_OUT_OF_MEMORY;
-    }
     if (status == PS_SUCCESS) {
         *graph = (ps_handle)captured;
         *operations = count;

@@ -212,6 +212,17 @@ capture_info(ps_handle stream, uint64_t *number)
                : status;
 }
 
+uint64_t
+cuda_capture_number(int device, ps_handle stream)
+{
+    uint64_t number = 0;
+
+    if (cuda_driver.capture_info != NULL) {
+        (void)ON_DEVICE(device, capture_info(stream, &number));
+    }
+    return number;
+}
+
 ps_status
 cuda_stream_capture(const struct ps_backend *backend, int device,
                     ps_handle stream, uint64_t *capture)
@@ -249,13 +260,8 @@ cuda_gates_expect(ps_handle origin)
 }
 
 void
-cuda_gates_begin(struct cuda_capture *capture, int device)
+cuda_gates_begin(struct cuda_capture *capture, uint64_t number)
 {
-    uint64_t number = 0;
-
-    /* If this fails, the number is 0, and no gate can be added to the
-     * capture. */
-    (void)cuda_stream_capture(NULL, device, capture->origin, &number);
     pthread_mutex_lock(&lock);
     capture->number = number;
     pthread_mutex_unlock(&lock);
@@ -338,7 +344,7 @@ last_node(ps_handle stream)
 
     return cuda_driver.capture_info((CUstream)stream, &state, &id, NULL,
                                     &nodes, &count) == CUDA_SUCCESS &&
-                   count == 1
+                   state == CU_STREAM_CAPTURE_STATUS_ACTIVE && count == 1
                ? nodes[0]
                : NULL;
 }
@@ -420,7 +426,8 @@ gate_create(ps_launched_gate_function reached, void *argument,
 /* Capture the gate on the stream.  *added becomes true if the gate has been
  * added to the capture, which then owns it. */
 static ps_status
-gate_capture(struct captured_gate *gate, ps_handle stream, bool *added)
+gate_capture(struct captured_gate *gate, ps_handle stream, uint64_t capture,
+             bool *added)
 {
     uint64_t number;
     ps_status status = capture_info(stream, &number);
@@ -430,7 +437,7 @@ gate_capture(struct captured_gate *gate, ps_handle stream, bool *added)
     }
     /* Add the gate to the capture before its nodes are captured, so that no
      * node exists without its gate. */
-    *added = number != 0 && append(number, gate);
+    *added = number != 0 && number == capture && append(number, gate);
     if (!*added) {
         return PS_ERROR_INVALID_VALUE;
     }
@@ -443,8 +450,8 @@ gate_capture(struct captured_gate *gate, ps_handle stream, bool *added)
 
 ps_status
 cuda_capture_gate(const struct ps_backend *backend, int device,
-                  ps_handle stream, ps_launched_gate_function reached,
-                  void *argument)
+                  ps_handle stream, uint64_t capture,
+                  ps_launched_gate_function reached, void *argument)
 {
     struct captured_gate *gate = NULL;
     bool added = false;
@@ -463,7 +470,7 @@ cuda_capture_gate(const struct ps_backend *backend, int device,
         return status;
     }
     cuda_captures_hold();
-    status = ON_DEVICE(device, gate_capture(gate, stream, &added));
+    status = ON_DEVICE(device, gate_capture(gate, stream, capture, &added));
     cuda_captures_release();
     if (!added) {
         cuda_slot_release(gate->slot);

@@ -12,24 +12,33 @@
 struct cuda_capture;
 
 /* Between these two calls, no other thread captures a gate or a graph, looks
- * up a capture, or ends one.  The driver crashes if a capture ends while
- * another thread calls cuStreamGetCaptureInfo or cuStreamWriteValue32 for a
- * stream of the capture. */
+ * up a capture, begins one, or ends one.  The driver crashes if a capture ends
+ * while another thread calls cuStreamGetCaptureInfo or cuStreamWriteValue32
+ * for a stream of the capture. */
 void cuda_captures_hold(void);
 void cuda_captures_release(void);
+
+/* The five functions below are called between cuda_captures_hold and
+ * cuda_captures_release.  Otherwise another thread could end a capture, or
+ * begin the next one, on the same stream between two of the calls. */
+
+/* Returns the number of the capture that captures the stream's work; 0 if it
+ * is unknown, because the driver gives no numbers or the capture is
+ * invalid. */
+uint64_t cuda_capture_number(int device, ps_handle stream);
 
 /* Call this before a capture begins on the stream `origin`.  Pass the result
  * to one of the two functions below.  Returns NULL if out of memory. */
 struct cuda_capture *cuda_gates_expect(ps_handle origin);
 /* Call cuda_gates_begin after the capture has begun, or cuda_gates_cancel if
- * it has failed to begin. */
-void cuda_gates_begin(struct cuda_capture *capture, int device);
+ * it has failed to begin.  If the number is 0, no gate can be added to the
+ * capture. */
+void cuda_gates_begin(struct cuda_capture *capture, uint64_t number);
 void cuda_gates_cancel(struct cuda_capture *capture);
 
 /* Call this after a capture has ended.  `graph` is the resulting graph, or 0
  * if there is none.  `origin` is the stream on which the capture began.
- * `number` is the capture's number.  It is 0 if the number is unknown, because
- * the driver gives no numbers or the capture was invalid.  In that case
+ * `number` is what cuda_capture_number returned before the end.  If it is 0,
  * `origin` identifies the capture.  Returns false if out of memory. */
 bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
 

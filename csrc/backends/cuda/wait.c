@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "driver.h"
+#include "graph_gate.h"
 #include "poll.h"
 #include "pool.h"
 #include "table.h"
@@ -95,8 +96,9 @@ device_wait(int device, const struct ps_limit *limit, bool observed)
         }
         cuda_completion_release(completion);
     }
-    if (status == PS_SUCCESS && observed) {
-        /* Ignore the status: it may be a failure of work that was queued
+    if (status == PS_SUCCESS && observed && !cuda_gates_capturing()) {
+        /* A capture may have begun meanwhile, and the call would invalidate
+         * it.  Ignore the status: it may be a failure of work that was queued
          * later. */
         (void)ON_DEVICE(device, cudaDeviceSynchronize());
     }

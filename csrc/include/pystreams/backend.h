@@ -851,21 +851,21 @@ struct ps_backend {
     ps_status (*stream_capture)(const struct ps_backend *backend, int device,
                                 ps_handle stream, uint64_t *capture);
 
-    /* Capture a gate on a stream that is being captured.  Each launch of an
-     * executable of the graph makes a gate of its own, on the launch's device.
-     * Once the launch's work before the gate is done or has failed,
-     * reached(argument, gate, status) is called exactly once.  The work that
-     * was captured after the gate starts only after gate_open(gate).  The
-     * calls come in the order of the launches.  reached runs as stream_notify
-     * says, also during graph_launch, and may open the gate.  reached is never
-     * called once shutdown has begun.  Core keeps the argument valid as long
-     * as a launch may call reached.  A backend with this group also has the
-     * groups of graphs and gates.
+    /* Capture a gate on a stream.  `capture` is the number of the capture to
+     * which the gate must belong.  Each launch of an executable of the graph
+     * makes a gate of its own, on the launch's device.  Once the launch's work
+     * before the gate is done or has failed, reached(argument, gate, status)
+     * is called exactly once.  The work that was captured after the gate
+     * starts only after gate_open(gate).  The calls come in the order of the
+     * launches.  reached runs as stream_notify says, also during graph_launch,
+     * and may open the gate.  reached is never called once shutdown has begun.
+     * Core keeps the argument valid as long as a launch may call reached.  A
+     * backend with this group also has the groups of graphs and gates.
      *
-     * Enqueues.  Statuses: PS_ERROR_INVALID_VALUE on a stream that is not
-     * being captured, PS_ERROR_CAPTURE_INVALIDATED. */
+     * Enqueues.  Statuses: PS_ERROR_INVALID_VALUE if this capture does not
+     * capture the stream's work, PS_ERROR_CAPTURE_INVALIDATED. */
     ps_status (*capture_gate)(const struct ps_backend *backend, int device,
-                              ps_handle stream,
+                              ps_handle stream, uint64_t capture,
                               ps_launched_gate_function reached,
                               void *argument);
 

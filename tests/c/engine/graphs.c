@@ -16,6 +16,12 @@ captured_count(ps_handle stream, int *counted)
     return graph;
 }
 
+static void
+launched(void *argument, ps_handle gate, ps_status status)
+{
+    (void)argument, (void)gate, (void)status;
+}
+
 void
 test_graphs(void)
 {
@@ -51,6 +57,7 @@ test_captures_refused(void)
 {
     ps_handle stream = stream_new(0), side = stream_new(0);
     ps_handle event = event_new(), graph = 0;
+    uint64_t number = 0;
     size_t operations;
     CHECK_STATUS(cpu->capture_begin(cpu, 0, 0, PS_CAPTURE_GLOBAL),
                  PS_ERROR_CAPTURE_UNSUPPORTED);
@@ -60,6 +67,11 @@ test_captures_refused(void)
                  PS_ERROR_INVALID_VALUE);
     OK(cpu->capture_begin(cpu, 0, stream, PS_CAPTURE_GLOBAL));
     CHECK_STATUS(cpu->capture_begin(cpu, 0, stream, PS_CAPTURE_GLOBAL),
+                 PS_ERROR_INVALID_VALUE);
+    OK(cpu->stream_capture(cpu, 0, stream, &number));
+    CHECK_STATUS(cpu->capture_gate(cpu, 0, stream, number - 1, launched, NULL),
+                 PS_ERROR_INVALID_VALUE);
+    CHECK_STATUS(cpu->capture_gate(cpu, 0, side, number, launched, NULL),
                  PS_ERROR_INVALID_VALUE);
     CHECK_STATUS(cpu->stream_query(cpu, 0, stream),
                  PS_ERROR_CAPTURE_UNSUPPORTED);
