@@ -65,9 +65,9 @@ ps_stream_is_captured(struct ps_stream *stream)
            ps_stream_in_capture(stream);
 }
 
-/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured, else
- * PS_SUCCESS.  Check this before calling a member of the backend that would
- * invalidate the capture. */
+/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if ps_stream_is_captured returns true,
+ * else PS_SUCCESS.  Check this before calling a member of the backend that
+ * would invalidate the capture. */
 static inline ps_status
 ps_capture_refuse(struct ps_stream *stream)
 {
@@ -80,7 +80,7 @@ ps_capture_refuse(struct ps_stream *stream)
 ps_status ps_capture_refuse_device(struct ps_device *device);
 
 /* Add the object to all captures of the runtime that are in progress, because
- * core does not know which of them records the work that uses the object. */
+ * core does not know which of them captures the work that uses the object. */
 ps_status
 ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 

@@ -1,6 +1,6 @@
 /* Current streams.  In each thread or asyncio task, each device has one
- * current stream.  This is the device's first_current until another stream is
- * set.
+ * current stream.  This is the device's first_current (see runtime.h) until
+ * another stream is set.
  *
  * A `struct ps_currents` has the current streams of one thread or asyncio
  * task.  Only one thread at a time may use it.  It holds a reference to each
@@ -55,9 +55,10 @@ ps_current_enter(struct ps_currents *currents, struct ps_stream *stream,
                  struct ps_device *left, struct ps_stream **replaced);
 
 /* Undo the latest ps_current_enter of the stream with this handle on this
- * device.  The stream itself may have been freed.  dropped receives the
- * references that the caller must drop.  Returns PS_ERROR_INVALID_VALUE, and
- * changes nothing, if no such stream was entered.  currents may be NULL. */
+ * device.  The caller need not hold a reference to the stream.  dropped
+ * receives the references that the caller must drop.  Returns
+ * PS_ERROR_INVALID_VALUE, and changes nothing, if no such stream was entered.
+ * currents may be NULL. */
 enum { PS_EXIT_DROPS = 3 };
 ps_status
 ps_current_exit(struct ps_currents *currents, struct ps_device *device,

@@ -13,7 +13,7 @@ struct ps_device;
 ps_status ps_core_init(void);
 
 /* Wait for all work of the device, with the backend's device_synchronize.
- * Does not call the trace hook.  The caller must call it. */
+ * Does not call the trace hook (see trace.h), so the caller must call it. */
 ps_status
 ps_device_synchronize(struct ps_device *device, const struct ps_limit *limit);
 

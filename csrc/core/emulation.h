@@ -1,6 +1,6 @@
-/* Emulations: runtimes whose devices are emulated.  While an emulation is
- * entered, it replaces the ordinary runtime of its device type, and that
- * runtime is hidden.
+/* Emulations: runtimes whose devices are emulated.  A program enters an
+ * emulation and later leaves it.  In between, the emulation replaces the
+ * runtime that had its device type before, and that runtime is hidden.
  *
  * A hidden runtime cannot be found by its device type.  Its objects still
  * work, because each object has a pointer to its runtime.  The objects of an
@@ -33,8 +33,8 @@ ps_status ps_emulation_create(const struct ps_backend *backend,
 bool ps_emulation_reuse(struct ps_runtime *runtime);
 
 /* Reset an emulation without objects to its initial state.  Its devices'
- * default streams remain as they are, because threads of earlier programs may
- * still use them. */
+ * default streams remain as they are, because threads that used the emulation
+ * before may still use them. */
 void ps_emulation_reset(struct ps_runtime *runtime);
 
 /* Unhide the emulation, and let programs see only its first `devices` devices.

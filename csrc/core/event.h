@@ -1,8 +1,8 @@
 /* Events.  A native event is an event of the backend, and is identified by a
- * handle.  A struct ps_event has no native event until it is first recorded.
- * The first record creates a native event on the device of the recording
- * stream.  The ps_event keeps this native event until the last reference to
- * the ps_event is dropped.
+ * handle.  A struct ps_event has no native event until one is needed, which is
+ * usually at its first record.  That record creates a native event on the
+ * device of the recording stream.  The ps_event keeps this native event until
+ * the last reference to the ps_event is dropped.
  *
  * `recorded` is the number of records so far.  `completed` is the value that
  * `recorded` had when the event was last found done.  So while the two are
@@ -17,10 +17,9 @@
 
 #include "status.h"
 
-/* The flag of an external event.  Core never passes it to a backend.  When a
- * record of an external event, or a wait for it, is captured, it becomes a
- * graph node.  Each launch of the graph then records the event, or waits for
- * it. */
+/* The flag of an external event.  Core never passes the flag to a backend.  If
+ * a record of an external event or a wait for it is captured, this record or
+ * wait becomes a graph node, which each launch of the graph executes. */
 enum { PS_EVENT_EXTERNAL = 1 << 8 };
 
 struct ps_device;
@@ -118,9 +117,9 @@ ps_native_event_take(struct ps_device *device, bool traced, ps_handle *handle);
 void
 ps_native_event_give(struct ps_device *device, bool traced, ps_handle handle);
 
-/* Record the event on the stream.  Enqueues, but may block if the event has no
- * native event yet.  Returns PS_ERROR_INVALID_DEVICE if the native event is on
- * another device than the stream. */
+/* Record the event on the stream.  Enqueues (see backend.h), but may block if
+ * the event has no native event yet.  Returns PS_ERROR_INVALID_DEVICE if the
+ * native event is on another device than the stream. */
 ps_status ps_event_record(struct ps_event *event, struct ps_stream *stream);
 
 /* Returns PS_SUCCESS if the event was never recorded or its latest record is

@@ -1,5 +1,5 @@
 /* Fork generations: they tell whether an object was created in this process or
- * in an ancestor that forked it. */
+ * in one of its ancestors. */
 #ifndef PYSTREAMS_CORE_FORK_H
 #define PYSTREAMS_CORE_FORK_H
 

@@ -1,7 +1,8 @@
 /* Graphs: work that was captured once and is launched as a whole, any number
  * of times.  A native graph is a graph of the backend.  An executable is made
- * from a native graph, and launches run the executable.  A graph has one
- * owner, but several threads may call its functions at once.
+ * from a native graph, and launches run the executable.  References to a graph
+ * are not counted, because it has one owner.  But several threads may call its
+ * functions at once.
  *
  * A graph holds references to the memory and the external events that its work
  * uses, until the graph is reset and its last launch is done. */
@@ -49,11 +50,11 @@ struct ps_graph {
      * captured work with that of another graph. */
     struct ps_keep keep;
     struct ps_keep updated;
-    /* A borrowed block of 0 bytes that keeps the objects of `keep` and
-     * `updated` alive until all launches are done.  Every launch counts as a
-     * use of the block, so the block is not released earlier.  When the graph
-     * drops the block, it gives the references to these objects to the block's
-     * owner.  NULL before the first launch. */
+    /* A borrowed block (see memory.h) of 0 bytes.  Every launch counts as a
+     * use of the block, so the block is released when all launches are done.
+     * When the graph drops the block, it gives the block's owner references to
+     * the objects of `keep` and `updated`, so these objects live until then.
+     * NULL if there was no launch since the graph was captured or updated. */
     struct ps_block *launches;
     /* The stream of the latest launch; NULL before the first one.  Work that
      * is queued on this stream later runs after all launches. */
@@ -84,10 +85,10 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
 ps_status ps_graph_capture_end(struct ps_graph *graph,
                                struct ps_stream *stream, size_t *operations);
 
-/* Finish a capture that has ended.  Makes the executable from the native
- * graph, and then drops the native graph, unless keep_native is true.  Does
- * nothing for a graph that was created with `keeps`, whose executable is made
- * later.  On failure, the graph becomes empty.  May block. */
+/* Finish a capture that has ended.  If there is no executable, makes it from
+ * the native graph.  Then drops the native graph, unless keep_native is true.
+ * Does nothing for a graph that was created with `keeps`, whose executable is
+ * made later.  On failure, the graph becomes empty.  May block. */
 ps_status ps_graph_finish(struct ps_graph *graph, bool keep_native);
 
 /* Make the graph hold a reference to the object, because its work uses the
@@ -111,15 +112,15 @@ ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
 
 /* Make later launches of `graph` do the work of `other` instead.  `number` is
  * the number of the latest capture of `other`.  That capture must have no
- * gates, and `other` must still have its native graph.  Instantiates `graph`
- * if it has no executable.  After success, `graph` also holds references to
- * the objects that the work of `other` uses.  May block.  Statuses:
- * PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other` has not kept its
- * native graph; PS_ERROR_GRAPH_CHANGED if `other` was captured again since the
- * caller read its number; PS_ERROR_GRAPH_STREAM if the two graphs were
- * captured on different devices; PS_ERROR_GRAPH_UPDATE if the graphs differ
- * too much.  In the last case *difference says how they differ, and `graph`
- * does the same work as before. */
+ * gates (see capture_gate in backend.h), and `other` must still have its
+ * native graph.  Instantiates `graph` if it has no executable.  After success,
+ * `graph` also holds references to the objects that the work of `other` uses.
+ * May block.  Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other`
+ * has not kept its native graph; PS_ERROR_GRAPH_CHANGED if `other` was
+ * captured again since the caller read its number; PS_ERROR_GRAPH_STREAM if
+ * the two graphs were captured on different devices; PS_ERROR_GRAPH_UPDATE if
+ * the graphs differ too much.  In the last case *difference says how they
+ * differ, and `graph` does the same work as before. */
 ps_status
 ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
                 uint64_t number, struct ps_graph_difference *difference);

@@ -1,7 +1,7 @@
 /* Mailboxes: queues of messages about completed work.  A backend reports a
- * completion on one of its own threads, and that thread posts a message to a
- * mailbox.  Another thread, the receiver, waits for the mailbox and takes the
- * message.
+ * completion by a callback, usually on one of its own threads.  The callback
+ * posts a message to a mailbox.  Another thread, the receiver, waits for
+ * messages and takes them.
  *
  * A message is allocated before its notification is registered with the
  * backend, so that posting the message cannot fail.  A message can be
@@ -27,7 +27,7 @@ struct ps_message {
     uint64_t token;
     /* The status with which the work ended. */
     ps_status status;
-    /* An object of the receiver's, or NULL.  release(attached) is called when
+    /* An object for the receiver, or NULL.  release(attached) is called when
      * the message is freed. */
     void *attached;
     void (*release)(void *attached);
@@ -41,7 +41,7 @@ struct ps_message {
      * message. */
     bool abandoned;
     struct ps_message *next; /* the next one in a list of taken messages */
-    struct ps_message *same_hash; /* the next one in the bucket */
+    struct ps_message *same_hash; /* the next one in the hash bucket */
 };
 
 ps_status ps_mailbox_create(struct ps_mailbox **mailbox);
@@ -50,15 +50,14 @@ ps_status ps_mailbox_create(struct ps_mailbox **mailbox);
  * must not be used afterwards. */
 void ps_mailbox_destroy(struct ps_mailbox *mailbox);
 
-/* Create a message.  The caller holds it until it calls ps_message_expect or
- * ps_message_drop.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+/* Create a message.  The message is held (see `held`) until the caller calls
+ * ps_message_expect or ps_message_drop.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status ps_message_create(struct ps_mailbox *mailbox, uint64_t token,
                             struct ps_message **message);
 
 /* Let the receiver take the message as soon as it has arrived.  Call this
- * after the notification was registered, or without registering it if
- * ps_mailbox_post will post the message.  The message may already have
- * arrived. */
+ * after the notification was registered.  A message that ps_mailbox_post will
+ * post needs no notification.  The message may already have arrived. */
 void ps_message_expect(struct ps_message *message);
 
 /* Free a message whose notification could not be registered, so that it will

@@ -1,6 +1,6 @@
-/* Stream-ordered memory in blocks.  References to a block are counted.  When
+/* Stream-ordered memory in blocks.  References to a block are counted.  After
  * the last reference to a block is dropped, the block is freed or reused, but
- * not before all work that uses it is done.  Until then, the block is called
+ * not before all work that uses it is done.  In between, the block is called
  * "retired". */
 #ifndef PYSTREAMS_CORE_MEMORY_H
 #define PYSTREAMS_CORE_MEMORY_H
@@ -37,9 +37,9 @@ struct ps_memory_pool {
     /* Guards the lists and counts.  Never held across a call of a backend. */
     pthread_mutex_t mutex;
     /* The first and the last stream in a list of the streams that have uses in
-     * memory.first or blocks in memory.held.  The list holds a reference to
-     * each stream.  Both pointers are changed under the mutex.  `retired` is
-     * also read without the mutex. */
+     * memory.first or blocks in memory.held (see struct ps_stream).  The list
+     * holds a reference to each stream.  Both pointers are changed under the
+     * mutex.  `retired` is also read without the mutex. */
     struct ps_stream *_Atomic retired;
     struct ps_stream *last_retired;
     /* The number of threads that are sweeping.  A sweeping thread has taken
@@ -107,8 +107,8 @@ struct ps_block {
     ps_status (*release)(void *owner);
     /* Only for an interprocess block; NULL in others. */
     struct ps_share *share;
-    /* A list of the uses of the block by streams other than `stream`.  The
-     * device's mutex guards it. */
+    /* A list of the uses (see memory_use.h) of the block by streams other than
+     * `stream`.  The device's mutex guards it. */
     struct ps_block_use *uses;
     /* The number of the block's uses that are not over yet.  It is counted
      * only while the block is retired.  The pool's mutex guards it. */
@@ -127,10 +127,10 @@ void ps_memory_pool_init(struct ps_memory_pool *pool);
 
 /* Set whether the calling thread may wait for queued work to finish.
  * Initially every thread may.  If queued work waits for a thread, call this
- * with false on that thread.  The thread would deadlock if it waited for that
- * work.  After this call, its allocations fail at once if memory is short.  It
- * also frees no pinned memory, because the driver may wait for work before it
- * frees such memory.  Returns PS_ERROR_OUT_OF_MEMORY only at a
+ * with false on that thread, because the thread would deadlock if it waited
+ * for that work.  Such a thread's allocations fail at once if memory is short.
+ * The thread also frees no pinned memory, because the driver may wait for work
+ * before it frees such memory.  Returns PS_ERROR_OUT_OF_MEMORY only at a
  * thread's first call with false. */
 ps_status ps_memory_may_wait(bool may);
 
@@ -201,8 +201,7 @@ ps_status ps_block_borrow(struct ps_device *device, const struct ps_loan *loan,
 struct ps_block *ps_block_ref(struct ps_block *block);
 
 /* Drop a reference; accepts NULL.  Dropping the last one may block.  Returns
- * the status of the clean-up; even after a failure, the reference is gone.
- * Allocates no memory. */
+ * the status of the clean-up; even after a failure, the reference is gone. */
 ps_status ps_block_unref(struct ps_block *block);
 
 /* Returns a new reference to the stream on which the program allocated the
@@ -245,7 +244,8 @@ ps_status ps_memory_stats_reset_peak(struct ps_device *device);
  * blocks. */
 void ps_memory_stats_reset_totals(struct ps_device *device);
 
-/* As the three functions above, but for pinned memory.  They never block. */
+/* The next three functions do for pinned memory what the previous three do for
+ * device memory.  They never block. */
 void
 ps_pinned_stats_read(struct ps_runtime *runtime, struct ps_memory_stats *stats,
                      struct ps_memory_counter *reserved);

@@ -1,5 +1,5 @@
-/* Notifications: callbacks that report the completion of work, so that no
- * thread has to wait for it. */
+/* Notifications: callbacks that report the completion of work, so that the
+ * caller need not wait for it. */
 #ifndef PYSTREAMS_CORE_NOTIFY_H
 #define PYSTREAMS_CORE_NOTIFY_H
 
@@ -11,9 +11,9 @@ struct ps_device;
 struct ps_event;
 struct ps_stream;
 
-/* A notification and its device.  The description of struct ps_notification
- * says when its memory belongs to the backend.  `device` is written before the
- * backend is called, and is constant afterwards. */
+/* A notification and its device.  See struct ps_notification in backend.h for
+ * who owns its memory.  `device` is written before the backend is called, and
+ * is constant afterwards. */
 struct ps_registration {
     struct ps_notification notification;
     struct ps_device *device;
@@ -23,10 +23,12 @@ struct ps_registration {
 };
 
 /* Register a notification for the stream's work so far, or for the event's
- * latest record, with the backend's stream_notify or event_notify.  Statuses:
- * PS_ERROR_FOREIGN, PS_ERROR_NOT_SUPPORTED; PS_ERROR_CAPTURE_UNSUPPORTED if
- * the stream is known to be captured; PS_ERROR_CAPTURED_EVENT if the event's
- * latest record was captured.  ps_event_notify may block. */
+ * latest record, with the backend's stream_notify or event_notify.  If the
+ * event is known to be done, ps_event_notify calls the callback itself.
+ * Statuses: PS_ERROR_FOREIGN, PS_ERROR_NOT_SUPPORTED;
+ * PS_ERROR_CAPTURE_UNSUPPORTED if the stream is known to be captured;
+ * PS_ERROR_CAPTURED_EVENT if the event's latest record was captured.
+ * ps_event_notify may block. */
 ps_status ps_stream_notify(struct ps_stream *stream,
                            struct ps_registration *registration);
 ps_status

@@ -7,8 +7,8 @@
 
 /* Drop a reference unless it is the last one.  Returns false, and changes
  * nothing, if it is the last one.  The test and the decrement are one atomic
- * step.  Otherwise another thread could drop its reference in between, and
- * then this call would drop the last one. */
+ * step, because another thread could drop its reference between two separate
+ * steps, and then this call would drop the last one. */
 static inline bool
 ps_refs_drop_shared(atomic_uint *refs)
 {

@@ -20,9 +20,10 @@
 
 enum {
     PS_MAX_RUNTIMES = 8,
-    /* At most this many idle native streams of a device are kept in its pool.
-     * The number is small, because a native stream takes device memory.
-     * Native streams that are still busy stay in the pool even beyond this
+    /* If a device's pool has this many native streams (see stream.h) when
+     * another one is created or given back, idle ones in the pool are
+     * destroyed.  The number is small, because a native stream takes device
+     * memory.  Busy native streams stay in the pool even beyond this
      * number. */
     PS_POOLED_STREAMS = 32,
     PS_IDLE_EVENTS = 1024,
@@ -68,8 +69,8 @@ struct ps_device {
     struct ps_stream *_Atomic deferred;
     /* The side stream.  Core allocates memory for captured work on this
      * stream, since the allocation itself must not be captured.  Core also
-     * frees the memory of ended threads' default streams on it.  NULL until it
-     * is first needed. */
+     * frees on it the memory that was allocated on the default streams of
+     * threads that have ended.  NULL until it is first needed. */
     struct ps_stream *side;
     /* The pool: an array of native streams that no ps_stream owns.
      * pooled_stream_count of its pooled_stream_room entries are used.  The
@@ -102,15 +103,17 @@ struct ps_device {
 
 struct ps_runtime {
     /* `registered` is the backend's own table.  `backend` is the table that
-     * core calls.  The two are the same, unless an observer is installed: then
-     * `backend` is the observer's table. */
+     * core calls.  The two are the same, unless an observer (the race detector
+     * or the timeline) is installed: then `backend` is the observer's
+     * table. */
     const struct ps_backend *registered;
     const struct ps_backend *_Atomic backend;
     const struct ps_faults *faults;
     /* The runtime's position in the order of registration. */
     int index;
     /* 1 + the fork generation of the process that was the first to use a
-     * device.  0 if no process has used one. */
+     * device.  0 if no process has used one.  It becomes 0 again when an
+     * emulation is reused, and in a forked child that may use the devices. */
     atomic_uint used;
     /* The number of devices.  It is 0 until a device is used, and constant
      * afterwards.  In an emulation it is the number of devices that programs
@@ -178,9 +181,9 @@ ps_status ps_runtime_register(const struct ps_backend *backend,
 
 /* Mark the calling thread's calls of the backend as the library's own, until
  * ps_own_end is called with the result of this function.  The mark is for an
- * observer (the race detector or the timeline), so it is not set if none is
- * installed.  The race detector ignores the order that the library's own calls
- * give to operations, because the program cannot rely on it. */
+ * observer, so it is not set if none is installed.  The race detector ignores
+ * the order that the library's own calls give to operations, because the
+ * program cannot rely on it. */
 static inline bool
 ps_own_begin(struct ps_runtime *runtime)
 {

@@ -1,5 +1,5 @@
 /* The statuses of core, in addition to those of backend.h.  The Python layer
- * turns each failure into an exception. */
+ * turns most of them into exceptions. */
 #ifndef PYSTREAMS_CORE_STATUS_H
 #define PYSTREAMS_CORE_STATUS_H
 
@@ -19,21 +19,22 @@ enum {
      * event was recorded after the latest work. */
     PS_ERROR_LAGS = 1005,
 
-    /* The statuses below mean that the state of a ps_graph does not permit the
-     * call. */
+    /* The statuses below say why a call for a ps_graph was refused.  graph.h
+     * explains the terms. */
 
-    /* A capture into the graph is in progress, or it has ended and the graph
-     * was not reset afterwards. */
+    /* A capture into the graph is in progress, or has ended and the graph was
+     * not reset since. */
     PS_ERROR_GRAPH_TAKEN = 1010,
     /* No capture into the graph is in progress. */
     PS_ERROR_GRAPH_IDLE = 1011,
-    /* The stream does not belong to the graph's capture or to the graph's
-     * device, or the two graphs of the call belong to different devices. */
+    /* The call needs another stream: the one on which the capture began, one
+     * that belongs to the capture, or one of the graph's device.  Or the two
+     * graphs of the call belong to different devices. */
     PS_ERROR_GRAPH_STREAM = 1012,
     /* No work was captured into the graph. */
     PS_ERROR_GRAPH_EMPTY = 1013,
-    /* The graph cannot be instantiated again, because its native graph was
-     * dropped after the first instantiation. */
+    /* The graph cannot be instantiated again, because it has an executable and
+     * was created without `keeps`. */
     PS_ERROR_GRAPH_FINAL = 1014,
     /* The stream on which the graph is launched or uploaded is being
      * captured. */

@@ -1,7 +1,7 @@
 /* Streams.  The references to a ps_stream are counted.  A native stream is a
  * stream of the backend, and is identified by a handle.  An owned stream is a
- * ps_stream with a native stream of its own.  When the last reference to the
- * ps_stream is dropped, on any thread, its native stream returns to the
+ * ps_stream with a native stream of its own.  When the last reference to an
+ * owned stream is dropped, on any thread, its native stream returns to the
  * device's pool. */
 #ifndef PYSTREAMS_CORE_STREAM_H
 #define PYSTREAMS_CORE_STREAM_H
@@ -64,8 +64,8 @@ struct ps_stream {
     /* Only for an external stream: a reference to the owned stream that has
      * the same handle; NULL if there is none. */
     struct ps_stream *shared;
-    /* The stream's place in the device's list.  The device's mutex guards
-     * it. */
+    /* The stream's place in the device's list `streams`.  The device's mutex
+     * guards it. */
     LIST_ENTRY(ps_stream) neighbours;
     /* A reference to the stream's partition; NULL if the stream is in no
      * partition. */
@@ -85,16 +85,17 @@ struct ps_stream {
                                    itself uses this */
     } of_thread;
     /* For retired blocks (see memory.h).  `first` and `last` are the ends of a
-     * list of this stream's unfinished uses of retired blocks.  The oldest use
-     * comes first.  `held` is a list of blocks that no work uses any more, but
-     * that cannot be freed yet; finish() in memory.c says why.  The mutex of
-     * the runtime's pool guards all members of this struct. */
+     * list of this stream's unfinished uses (see memory_use.h) of retired
+     * blocks.  The oldest use comes first.  `held` is a list of blocks that no
+     * work uses any more, but that cannot be freed yet; finish() in memory.c
+     * says why.  The mutex of the runtime's memory pool guards all members of
+     * this struct. */
     struct {
         struct ps_block_use *first;
         struct ps_block_use *last;
         struct ps_block *held;
-        bool listed; /* the stream is in the pool's list, or a sweep that took
-                        it out is still checking it */
+        bool listed; /* the stream is in the memory pool's list `retired`, or a
+                        sweep that took it out is still checking it */
         struct ps_stream *next;
     } memory;
 };
@@ -228,14 +229,16 @@ ps_stream_wait_pending(struct ps_stream *stream, struct ps_event *event);
 
 /* Make all work that is queued on the stream after this call wait for the
  * event's latest record.  Records that are made after this call do not matter.
- * Calls no backend if the latest record is known to be done.  Enqueues.  If
- * the stream is being captured and the event is external, a native event is
- * created if the event has none.  Only in this case may the call block. */
+ * Calls no backend if the latest record is known to be done.  Enqueues (see
+ * backend.h).  If the stream is being captured and the event is external, a
+ * native event is created if the event has none.  Only in this case may the
+ * call block. */
 ps_status
 ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 
 /* Make all work that is queued on `stream` after this call wait for all work
- * that was queued on `other` before this call.  Enqueues. */
+ * that was queued on `other` before this call.  Enqueues, but may block if a
+ * native event must be created or destroyed. */
 ps_status
 ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 

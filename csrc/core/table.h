@@ -46,7 +46,7 @@ extern const int ps_table_member_count;
 
 /* Returns the name of the function with this index, from 0 to
  * ps_table_member_count - 1, in the order of struct ps_backend.  *present
- * becomes whether the table has the function. */
+ * becomes true if the table has the function, else false. */
 const char *
 ps_table_member(const struct ps_backend *backend, int index, bool *present);
 

@@ -1,7 +1,8 @@
 /* Tables that observe calls.  Such a table has the type struct ps_backend, and
- * core calls it in place of the backend's own table.  It forwards each member
- * to the table that it observes, except that an observer replaces some members
- * with functions of its own. */
+ * core calls it in place of the backend's own table.  Its members forward each
+ * call to the table that it observes.  An observer, which is the race detector
+ * or the timeline, replaces some of these members with functions of its
+ * own. */
 #ifndef PYSTREAMS_OBSERVE_FORWARD_H
 #define PYSTREAMS_OBSERVE_FORWARD_H
 
@@ -10,9 +11,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Identifies a stream by the index of its runtime, its device and its handle.
- * For a thread's default stream, `stream` is not the handle but the name that
- * thread_stream returns. */
+/* Identifies a stream by the index of its runtime, the index of its device,
+ * and its handle.  For a thread's default stream, `stream` is not the handle
+ * but the name that thread_stream returns. */
 struct ps_actor_name {
     int runtime;
     int device;

@@ -1,14 +1,14 @@
 /* Names that other libraries give to kernels and ranges.  Each distinct text
- * gets a number, so that the slice of an operation need only store the
- * number.  Names are never freed, because other libraries keep the numbers of
- * names as handles. */
+ * gets a number, so that the slice of an operation (see timeline.h) need only
+ * store the number.  Names are never freed, because other libraries keep the
+ * numbers of names as handles. */
 #ifndef PYSTREAMS_OBSERVE_NAMES_H
 #define PYSTREAMS_OBSERVE_NAMES_H
 
 #include <stdint.h>
 
-/* Returns the number of a UTF-8 text, which is greater than 0.  Returns 0 if
- * out of memory. */
+/* Returns the number, above 0, of a UTF-8 text; a new text gets one.  Returns
+ * 0 if out of memory. */
 uint32_t ps_name_number(const char *text);
 
 /* Returns the text with this number, or NULL if no text has this number. */

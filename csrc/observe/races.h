@@ -3,17 +3,18 @@
  * ordered.
  *
  * Each stream is an actor, and its operations are numbered.  The host is one
- * more actor.  All calls to the library count as ordered, in the order in
- * which they are made, even if different threads make them.  A vector clock
- * says what has happened before some point.  It has a number for each actor,
- * and the actor's operations up to that number have happened before the
- * point.  The clock of an operation covers what the host's clock covered when
- * the operation was queued, and everything for which its stream has waited.
+ * more actor.  A callable that the program submits to a stream runs on a
+ * thread, but counts as an operation of the stream.  All calls to the library
+ * count as ordered, in the order in which they are made, even if different
+ * threads make them.  A vector clock says what has happened before some point.
+ * It has a number for each actor, and covers the actor's operations up to that
+ * number: they have happened before the point.  The clock of an operation
+ * covers what the host's clock covered when the operation was queued, and
+ * everything for which its stream has waited.
  *
- * For each range of bytes, the latest read and the latest write of each
- * actor are kept.  A new access races with a kept access if at least one of
- * the two is a write, and the clock of the new access does not cover the kept
- * one. */
+ * For each range of bytes, the latest read and the latest write of each actor
+ * are kept.  A new access races with a kept access if at least one of the two
+ * is a write, and the clock of the new access does not cover the kept one. */
 #ifndef PYSTREAMS_OBSERVE_RACES_H
 #define PYSTREAMS_OBSERVE_RACES_H
 
@@ -91,8 +92,8 @@ struct ps_races_hooks {
      * queued. */
     bool (*callable)(struct ps_moment **moment);
     /* Returns whether the call in progress queues an operation and also waits
-     * for it.  Within a callable, such an operation counts as an access of the
-     * callable itself. */
+     * for it.  Within a callable, the accesses of such an operation count as
+     * accesses of the callable itself. */
     bool (*is_awaited)(void);
     /* Called on the thread that is about to queue a launch of a graph on the
      * stream. */
@@ -126,19 +127,19 @@ void ps_races_wait(const struct ps_actor_name *stream,
 
 /* Call this when core's trace point reports that a stream was made to wait for
  * an event.  `moment` is the moment of the event's latest record.  If the host
- * knows that the moment has been reached, this function reports the wait to
- * the hook `waited`.  It does so because core may know, too, that the event is
- * done, and then makes no call of the backend that leads to ps_races_wait.  If
- * the host does not know that the moment has been reached, ps_races_wait
- * reports the wait, and this function does nothing. */
+ * knows that the moment has been reached, core may know it, too, and then
+ * makes no call of the backend that leads to ps_races_wait.  So in this case,
+ * this function reports the wait to the hook `waited`.  Otherwise it does
+ * nothing, because ps_races_wait reports the wait. */
 void ps_races_waited(const struct ps_moment *moment);
 
 /* Call ps_races_synchronize before the host waits for the moment.  Call
  * ps_races_synchronize_stream before the host waits for the stream, or when a
- * query has shown that it need not wait.  The wait counts as useful, unless
- * the host knew already that the moment had been reached, or that the stream's
- * work was done.  queried: whether the wait has begun with a query.  If so,
- * the wait counts as useful unless the host knew this before the query. */
+ * query has shown that it need not wait.  Both functions report the wait to
+ * the hook `waited`.  The wait counts as useful, unless the host knew already
+ * that the moment had been reached, or that the stream's work was done.
+ * queried: whether the wait has begun with a query.  If so, only what the host
+ * knew before the query matters. */
 void ps_races_synchronize(const struct ps_moment *moment);
 void
 ps_races_synchronize_stream(const struct ps_actor_name *stream, bool queried);
@@ -158,8 +159,8 @@ ps_races_moment(const struct ps_actor_name *stream, bool queried);
 struct ps_moment *ps_races_device_moment(int runtime, int device);
 void ps_moment_unref(struct ps_moment *moment);
 
-/* Returns whether the moment is known to come after the operation of the actor
- * that has this number.  Returns false if the moment is NULL. */
+/* Returns whether the moment is known to come after the actor's operation with
+ * this number.  Returns false if the moment is NULL. */
 bool
 ps_moment_is_after(const struct ps_moment *moment, int actor, uint64_t number);
 
@@ -217,12 +218,14 @@ ps_status
 ps_races_launch(const struct ps_actor_name *stream, ps_handle executable);
 
 /* Call this when the memory was freed.  The memory may be used again when the
- * work that these streams have now is done. */
+ * work that these streams have now is done.  Marks the declared accesses that
+ * may not be done by then; see ps_race.freed. */
 void ps_races_free(const struct ps_actor_name *streams, size_t count,
                    uintptr_t begin, size_t nbytes);
 
 /* Call this when the memory was allocated.  The new use of the memory is
- * ordered after the previous one, so the earlier accesses are forgotten. */
+ * ordered after the previous one, so the earlier accesses are forgotten,
+ * except those that ps_races_free has marked. */
 void ps_races_forget_memory(uintptr_t begin, size_t nbytes);
 
 #endif

@@ -14,7 +14,7 @@ struct ps_report {
     struct ps_activity activity; /* activity.name is not set; see `name` */
     int runtime;
     uint32_t name;   /* the number of the name (see names.h), or 0 */
-    uint64_t source; /* the number that source() returned for the call */
+    uint64_t source; /* the result of source(); see ps_reports_begin */
 };
 
 struct ps_reports {
@@ -36,8 +36,8 @@ bool ps_reports_are_on(int runtime);
  * observed may still come. */
 void ps_reports_end(void);
 
-/* Forget all calls that were observed.  Called when no log is left that could
- * need their reports. */
+/* Forget all calls that were observed, and their reports.  Called when no log
+ * (see timeline.h) is left that could need them. */
 void ps_reports_reset(void);
 
 /* Return the reports that have arrived since the last call of this function.

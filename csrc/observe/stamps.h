@@ -1,9 +1,9 @@
-/* Measures when operations begin and end if the backend does not report these
- * times.  A timed event is recorded before each operation, and another one
- * after it.
+/* Stamps measure when an operation begins and ends, if the backend does not
+ * report these times.  They are two timed events: one is recorded before the
+ * operation, the other after it.
  *
- * To get the time of an event on the host's clock, the event is compared
- * with a base.  A base is an event whose time on the host's clock was
+ * To get the time of an event on the host's clock, event_elapsed compares the
+ * event with a base.  A base is an event whose time on the host's clock was
  * measured, with a known error.  A new base is made every second, because the
  * clocks of host and device drift apart, and because event_elapsed returns a
  * float, which is less precise for events that are further apart. */

@@ -1,9 +1,10 @@
 /* The timeline is a log of the operations of streams and the waits of the
  * host, with the times at which each began and ended.  A log is a list of
- * slices, one for each operation or wait, in the order of the calls.  The
- * indices of slices continue from one log to the next.  If an operation ends
- * after the recording has stopped, the time at which it ended is still stored
- * in its slice, and the memory of the slice is kept until then. */
+ * slices in the order of the calls.  A slice stands for an operation, a wait
+ * or something else (see enum ps_slice_kind).  The indices of slices continue
+ * from one log to the next.  If an operation ends after the recording has
+ * stopped, the time at which it ended is still stored in its slice, and the
+ * memory of the slice is kept until then. */
 #ifndef PYSTREAMS_OBSERVE_TIMELINE_H
 #define PYSTREAMS_OBSERVE_TIMELINE_H
 
@@ -46,20 +47,21 @@ enum ps_slice_kind {
 struct ps_slice {
     /* `end` is 0 until the slice has ended, and -1 if the end is not known. */
     struct ps_times times;
-    /* The time at which the operation was queued.  It is written after the
-     * other fields, so while it is 0, the slice must not be read. */
+    /* The time at which the operation was queued.  While it is 0, other
+     * threads must not read the slice; see ps_slice_publish. */
     int64_t queued;
     /* The number of bytes that are copied or filled, or that are in use on the
      * device.  For a range or mark of another library (NVTX), the number of
-     * its domain. */
+     * its domain's name (see names.h). */
     uint64_t nbytes;
     /* 1 + the index of the slice that this one waits for or ends (see enum
-     * ps_slice_kind), or 0 if there is none.  A foreign slice has no source.
-     * In a foreign slice whose thread has no index, this field is the thread's
-     * pthread_t instead. */
+     * ps_slice_kind), or 0 if there is none.  A foreign slice (see `foreign`)
+     * has no source.  In a foreign slice whose thread has no index, this field
+     * is the thread's pthread_t instead. */
     uint64_t source;
     /* Each of these four fields is 1 + an index, or 0 if the slice has no
-     * stream, thread, place or name.  The hooks choose the indices of threads,
+     * stream, thread, place or name.  The place is the line of the program
+     * where the call was made.  The hooks choose the indices of threads,
      * places and names. */
     uint32_t stream;
     uint32_t thread;
@@ -72,11 +74,11 @@ struct ps_slice {
     /* Whether this is a span on a stream, and events measure when it begins
      * and ends. */
     bool timed;
-    /* Whether activity reports refer to this slice, so that a report sets the
-     * slice's times.  A report about a foreign slice also sets the slice's
-     * kind, which is PS_SLICE_NONE until then, and its name; if the slice is
-     * an operation, also its stream and nbytes.  Also true for a range or
-     * mark, though no report refers to it. */
+    /* Whether activity reports (see reports.h) refer to this slice, so that a
+     * report sets the slice's times.  A report about a foreign slice also sets
+     * the slice's kind, which is PS_SLICE_NONE until then, and its name; if
+     * the slice is an operation, also its stream and nbytes.  Also true for a
+     * range or mark, though no report refers to it. */
     bool reported;
     /* Whether this is an operation, range or mark of another library. */
     bool foreign;
@@ -108,7 +110,7 @@ struct ps_timeline_hooks {
     /* Returns whether this thread is calling the backend for the library's own
      * purposes. */
     bool (*is_internal)(void);
-    /* Returns whether time is virtual. */
+    /* Returns whether time is virtual; see docs/schedules.md. */
     bool (*is_virtual)(void);
     /* Sets the slice's thread and place, and its name if the slice is a
      * copy. */
@@ -136,12 +138,13 @@ void ps_timeline_free(struct ps_timeline *timeline);
  * CLOCK_MONOTONIC, unless time is virtual. */
 int64_t ps_timeline_now(void);
 
-/* Returns the timeline's table for a runtime; see ps_observed_table. */
+/* Returns the timeline's table for a runtime; see ps_observed_table in
+ * table.h. */
 const struct ps_backend *
 ps_timeline_table(int runtime, const struct ps_backend *backend);
 
-/* Make the runtime's backend report activities to the current log until the
- * log stops.  Statuses: those of activities_begin. */
+/* Make the runtime's backend report activities to the current log, until
+ * ps_reports_end is called.  Statuses: those of activities_begin. */
 ps_status ps_timeline_activities(int runtime, const struct ps_backend *backend,
                                  char *reason, size_t size);
 
@@ -168,15 +171,15 @@ struct ps_open_span {
 struct ps_open_span ps_timeline_span_begin(const struct ps_actor_name *stream);
 void ps_timeline_span_end(const struct ps_actor_name *stream,
                           const struct ps_open_span *span);
-/* Drop a span that will not be ended.  If the span is on a stream and has a
- * slice, it must also have stamps. */
+/* Drop a span that will not be ended.  Not needed for a span on a stream if
+ * the span has no stamps: its slice then stays in the log without an end. */
 void ps_timeline_span_drop(const struct ps_open_span *span);
 
 /* Returns the time since which a thread had been idle when it added the slice
  * `index`.  This is the time of the thread's previous call, or of the end of
- * its previous wait.  If that is earlier than `since`, which is the time of
- * the slice with the index source - 1, returns `since`.  The slice `index`
- * must be the latest slice of its thread, and be in the current log. */
+ * its previous wait, but not earlier than `since`.  `since` is the time of the
+ * slice with the index source - 1.  The slice `index` must be the latest slice
+ * of its thread.  Returns `since` if the slices are not in the current log. */
 int64_t ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since);
 
 /* Add a slice for a range that begins now, or for a mark.  Called when another
@@ -221,8 +224,8 @@ void ps_timeline_know(const struct ps_actor_name *stream);
 /* Return the value of ps_slice.source for a wait of a thread.
  * ps_timeline_latest is for a wait for all work that the stream has so far.
  * ps_timeline_recorded is for a wait for the event's latest record.  No such
- * function is needed for a wait for a device.  Its slice has the stream
- * PS_TIMELINE_MEMORY, and ps_timeline_resolve sets the source. */
+ * function is needed for a wait for a device: the slice of such a wait has the
+ * stream PS_TIMELINE_MEMORY, and ps_timeline_resolve sets the source. */
 uint64_t ps_timeline_latest(const struct ps_actor_name *stream);
 uint64_t ps_timeline_recorded(int runtime, ps_handle event);
 
@@ -247,8 +250,9 @@ ps_timeline_slice(const struct ps_timeline *timeline, uint64_t index);
 bool ps_timeline_node(const struct ps_timeline *timeline, uint64_t number,
                       struct ps_node *node);
 
-/* Returns the slice to which slice->source refers, or NULL if there is none in
- * this log. */
+/* Returns the slice to which slice->source refers.  If that slice has the kind
+ * PS_SLICE_NONE, follows its source in turn.  Returns NULL if there is no such
+ * slice in this log. */
 const struct ps_slice *ps_timeline_source(const struct ps_timeline *timeline,
                                           const struct ps_slice *slice);
 
