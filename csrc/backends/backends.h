@@ -1,7 +1,7 @@
 /* Declares the backends in this library, and the functions that control the
- * schedules of the CPU engines.  Also contains a parser of
- * CUDA_VISIBLE_DEVICES, which the cuda backend and the emulation of CUDA
- * devices share. */
+ * schedules of the CPU engines (see "Schedules" below).  Also contains a
+ * parser of CUDA_VISIBLE_DEVICES; the CUDA backend and the emulation of CUDA
+ * devices share this parser. */
 #ifndef PYSTREAMS_BACKENDS_H
 #define PYSTREAMS_BACKENDS_H
 
@@ -18,7 +18,7 @@
  * statically.  A build without CUDA does not have this backend. */
 extern const struct ps_backend ps_cuda_backend;
 
-/* The fault injection for every CPU engine. */
+/* The fault injection of all CPU engines; see faults.h. */
 extern const struct ps_faults ps_cpu_faults;
 
 /* Create a CPU engine, a backend that runs work on threads of this process,
@@ -27,29 +27,33 @@ extern const struct ps_faults ps_cpu_faults;
  * PS_BACKEND_EMULATED, and each device has `memory` bytes.  If `memory` is 0,
  * the devices get equal shares of half of the machine's memory.  Starts no
  * thread before work is queued.  The engine is never freed, so `name` must
- * stay valid until the process ends.  Returns NULL if out of memory, or if the
- * process has too many engines or no POSIX key left. */
+ * stay valid until the process ends.  Returns NULL if out of memory, if the
+ * process has too many engines, or if pthread_key_create has no key left. */
 const struct ps_backend *ps_cpu_backend(const char *name, int device_type,
                                         int device_count, uint64_t memory);
 
-/* Reset an engine to its initial state.  Each device then has `memory` bytes,
- * and device 0 is current on every thread.  Before the reset, destroys the
- * threads' default streams that are idle.  Returns false without a reset if
- * the engine still has work, streams, events, graphs or memory, if a schedule
- * is being explored, or if the process has no POSIX key left. */
+/* Reset an engine of emulated devices to its initial state.  Each device then
+ * has `memory` (> 0) bytes, and device 0 is current on every thread.  Before
+ * the reset, destroys the idle default streams of threads
+ * (PS_STREAM_PER_THREAD).  Returns false without a reset if the engine still
+ * has work, streams, events, graphs, partitions or memory, if it is shutting
+ * down, if a schedule is being explored, or if pthread_key_create has no key
+ * left. */
 bool ps_cpu_renew(const struct ps_backend *backend, uint64_t memory);
 
 /* ---- Schedules ----
  *
  * A schedule decides the order in which operations run.  While a schedule is
- * explored, the CPU engines' own threads run only host functions.  All other
- * operations run on the threads of the program, in its calls.  At each call
- * that queues work or waits for it, the schedule chooses which operation runs
- * next, again and again until it chooses that the program continues.  Time is
- * virtual.
+ * explored, from begin() to end() of struct ps_schedules, the CPU engines' own
+ * threads run only host functions.  All other operations run on the threads of
+ * the program, in its calls.  In each call that queues work or waits for it,
+ * the schedule chooses which operation runs next, again and again, until it
+ * lets the program continue or the wait is over.  Time is virtual: a sleep
+ * takes no real time.
  *
  * In the comments below, "a callable" is a Python callable that was submitted
- * to a stream; it runs on a thread of its own.  "The host" is the rest of the
+ * to a stream.  It runs on a thread of its own, while its stream waits at a
+ * gate (see stream_gate in backend.h).  "The host" is the rest of the
  * program's code.  "A step" is what runs between two choices of the schedule:
  * either one operation, or code of the host. */
 
@@ -57,28 +61,30 @@ bool ps_cpu_renew(const struct ps_backend *backend, uint64_t memory);
 enum {
     /* The wait can never end.  ps_cpu_schedules.deadlock() describes why. */
     PS_ERROR_DEADLOCK = 1020,
-    /* The event is an interprocess event.  No schedule can order it, because
-     * other processes record it too. */
+    /* The event or the memory is shared with other processes.  No schedule can
+     * order its uses, because the other processes use it, too. */
     PS_ERROR_SCHEDULED = 1021,
 };
 
 enum ps_strategy {
-    /* An operation runs only when the program waits for work that needs it. */
+    /* An operation runs only when the program waits for it, or for an
+     * operation that must run after it. */
     PS_LATE,
     /* Every operation runs as soon as it can. */
     PS_EARLY,
     /* For each step, either an operation that can run or the host is chosen at
      * random. */
     PS_RANDOM,
-    /* Streams and the host have random priorities.  Of those that can run, the
-     * one with the highest priority runs next. */
+    /* Probabilistic concurrency testing.  Streams and the host have random
+     * priorities.  Of those that can run, the one with the highest priority
+     * runs next. */
     PS_PCT,
-    /* The operations in a list run as in PS_LATE, all others as in
-     * PS_EARLY. */
+    /* The operations in a list (ps_schedule.numbers) run as in PS_LATE, all
+     * others as in PS_EARLY. */
     PS_HELD,
-    /* For each step, a list says which stream runs, or that the host runs.
-     * After the end of the list, the host runs if it can continue.  Otherwise
-     * the operation that was queued first runs. */
+    /* For each step, a list (ps_schedule.numbers) says which stream runs, or
+     * that the host runs.  After the end of the list, the host runs if it can
+     * continue.  Otherwise the operation that was queued first runs. */
     PS_GIVEN,
 };
 
@@ -109,8 +115,8 @@ struct ps_schedule {
     /* is_internal() returns whether the calling thread's calls are made by the
      * library itself.  Such calls are no steps of the program.  is_callable()
      * returns whether the calling thread runs a callable that was submitted to
-     * a stream of this backend.  A thread counts as running its callable until
-     * it has called ended(). */
+     * a stream of the backend `registered`.  A thread counts as running its
+     * callable until it has called ended() of struct ps_schedules. */
     bool (*is_internal)(void);
     bool (*is_callable)(const struct ps_backend *registered);
     /* NULL, or a function that is called after work was queued, on the thread
@@ -122,7 +128,7 @@ struct ps_schedule {
                    ps_handle stream);
 };
 
-/* A log entry about one operation that ran, or that was dropped at the end. */
+/* A log entry about one operation that ran, or that end() has dropped. */
 struct ps_schedule_entry {
     const char *device_type;
     const char *operation;
@@ -130,7 +136,7 @@ struct ps_schedule_entry {
      * queued. */
     uint64_t number;
     uint64_t step; /* the step in which it ran; 0 if it was dropped */
-    int64_t time;  /* the virtual ns from the schedule's begin until it ran */
+    int64_t time;  /* the virtual ns from the schedule's start until it ran */
     /* The handle of its stream.  0 for the default stream, and for a branch of
      * a graph. */
     ps_handle handle;
@@ -143,10 +149,10 @@ struct ps_schedule_entry {
 };
 
 /* Notes record how the steps of a schedule depend on each other.  From the
- * notes, all other possible orders of the steps are computed.  A note is about
- * the step that the latest PS_NOTE_STEP began, unless its comment says
- * otherwise.  Operations and steps are numbered from 1.  "Values" below are
- * those in the note's values[]. */
+ * notes, pystreams/_orders.py computes all other possible orders of the steps.
+ * A note is about the step that the latest PS_NOTE_STEP began, unless its
+ * comment says otherwise.  Operations and steps are numbered from 1.  "Values"
+ * below are those in the note's values[]. */
 enum ps_note_kind {
     /* A step begins.  Values: the number of the step's stream, the number of
      * its operation, and the number of operations that were queued before the
@@ -158,9 +164,10 @@ enum ps_note_kind {
     PS_NOTE_WRITE,
     /* The step may access any memory. */
     PS_NOTE_ANY,
-    /* The step runs the program's code, as each step of the host does. */
+    /* The step runs code of the program.  Steps of the host always do, and
+     * need no such note. */
     PS_NOTE_PROGRAM,
-    /* An operation ends now.  Value: its number. */
+    /* An operation ends in the step.  Value: its number. */
     PS_NOTE_DONE,
     /* The host queries whether an operation is done.  Value: its number. */
     PS_NOTE_ASKED,
@@ -180,9 +187,9 @@ enum ps_note_kind {
     PS_NOTE_SLEEP,
     /* Memory was allocated.  Values: its address and size. */
     PS_NOTE_BLOCK,
-    /* The host may read, or also write, memory directly until a
-     * PS_NOTE_VIEW_END with the same values.  Values: the memory's address and
-     * size. */
+    /* From now until a PS_NOTE_VIEW_END with the same values, the host may
+     * read memory directly or, after PS_NOTE_VIEW_WRITES, read and write it.
+     * Values: the memory's address and size. */
     PS_NOTE_VIEW,
     PS_NOTE_VIEW_WRITES,
     PS_NOTE_VIEW_END,
@@ -203,8 +210,8 @@ struct ps_note {
 
 struct ps_schedule_result {
     uint64_t operations; /* the number of operations that were queued */
-    /* The number of calls that queued work, plus the number of operations that
-     * ran. */
+    /* The number of operations that ran, plus the number of calls in which the
+     * schedule chose when the host continues. */
     uint64_t steps;
     /* A hash of the steps.  Two schedules with the same steps have the same
      * hash.  Schedules with different steps almost certainly have different
@@ -215,7 +222,8 @@ struct ps_schedule_result {
     struct ps_note *notes; /* the caller frees it */
     size_t noted;
     bool worked; /* whether an engine that kept notes had work */
-    /* Whether two engines had work.  Their steps have no common order. */
+    /* Whether more than one engine had work.  The notes are then those of one
+     * engine only, because steps of two engines have no common order. */
     bool mixed;
 };
 
@@ -230,14 +238,16 @@ enum ps_progress {
     /* No operation can run before the caller's wait expires, and no other wait
      * expires earlier. */
     PS_EXPIRED,
-    PS_STUCK,   /* the caller and all callables wait without a limit */
-    PS_NOTHING, /* there is nothing to run */
+    PS_STUCK, /* the caller and all callables wait without a limit */
+    /* No operation can run, and no callable is running or waiting. */
+    PS_NOTHING,
 };
 
 /* A deadlock.  The caller waits for the first stream in streams[], and each
  * stream waits for the next one.  The last stream waits for its callable, and
- * that callable waits for work that is queued behind the callable itself.  If
- * count is 0, the caller waits for a callable and not for a stream. */
+ * that callable waits, directly or indirectly, for work that is queued behind
+ * the callable itself.  If count is 0, the caller waits for a callable and not
+ * for a stream. */
 struct ps_deadlock {
     const char *name; /* the name of the device type */
     int device_type;
@@ -257,10 +267,10 @@ struct ps_blocked {
      * known. */
     const void *goal;
     bool callable; /* the thread runs a callable */
-    bool holds;    /* the thread waits in hold() */
+    bool holds;    /* the thread waits in ps_schedules.hold() */
     bool parked;   /* the thread has found no operation to run */
     bool woken;    /* the thread can continue without more work */
-    bool listed;   /* this is in the engine's list of blocked threads */
+    bool listed;   /* this entry was added to the list */
     /* The virtual time at which the thread's wait expires. */
     int64_t deadline;
     LIST_ENTRY(ps_blocked) neighbours;
@@ -268,7 +278,7 @@ struct ps_blocked {
 
 /* The state of a sleeping thread; see ps_schedules.sleep. */
 struct ps_sleep {
-    unsigned forks; /* the value of cpu_forks when the sleep began */
+    unsigned forks; /* the number of forks (cpu_forks) when the sleep began */
     int64_t began;  /* the virtual time at which the sleep began */
     /* An entry for each engine, indexed by the engine's number. */
     struct ps_blocked blocked[8];
@@ -278,15 +288,16 @@ struct ps_sleep {
  * otherwise. */
 struct ps_schedules {
     /* Returns the table through which core must call the CPU engine
-     * `registered`.  If `explored` is true, that is a special table, else it
-     * is `registered` itself.  Returns NULL if the backend is not a CPU
-     * engine.  Called with or without the GIL. */
+     * `registered`.  If `explored` is true, that is a copy of `registered`
+     * that has PS_BACKEND_SHARED, because calls may then wait for callables.
+     * Otherwise it is `registered` itself.  Returns NULL if the backend is not
+     * a CPU engine.  Called with or without the GIL. */
     const struct ps_backend *(*table)(const struct ps_backend *registered,
                                       bool explored);
 
     /* Begin to explore a schedule on every CPU engine.  Returns
-     * PS_ERROR_NOT_READY if an engine has pending work, and writes a
-     * description of that work to `pending`.  Also returns
+     * PS_ERROR_NOT_READY if an engine has pending work or a capture in
+     * progress, and writes a description of it to `pending`.  Also returns
      * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*begin)(const struct ps_schedule *schedule, char pending[256]);
 
@@ -327,7 +338,8 @@ struct ps_schedules {
     /* Returns the number of callables that have ended. */
     unsigned (*endings)(void);
 
-    /* Call this when a wait that used advance() is over. */
+    /* Call this when a wait that used advance() is over.  Returns when the
+     * schedule lets the calling thread continue. */
     void (*arrived)(void);
 
     /* A thread that has run a callable calls ending() before it opens the

@@ -3,15 +3,15 @@
  *
  * Each engine has one lock.  It guards every field below, except those whose
  * comment says otherwise.  The lock is released during a copy, a fill, a host
- * function, a notification or the freeing of a block, and while a thread
- * waits.  (The end of a schedule is an exception: it frees blocks with the
- * lock held.)  A thread that holds the lock takes no other lock, except in a
- * fork, which takes the locks of all engines.
+ * function, the function of a gate or a notification, and the freeing of a
+ * block, and while a thread waits.  (The end of a schedule is an exception: it
+ * frees blocks with the lock held.)  A thread that holds the lock takes no
+ * other lock, except in a fork, which takes the locks of all engines.
  *
  * A call that records an event, waits for an event, or queries work takes no
- * lock if the stream is known to be idle and the event is known to be done.
- * Such a call need not change a queue.  A slot stores what is known of its
- * object; see cpu_slot_known.
+ * lock if its stream is known to be idle and its event is known to be done.
+ * Such a call need not change a queue.  The slots of the stream and the event
+ * store what is known; see struct cpu_slot and cpu_slot_known.
  *
  * Each file calls functions only of the files before it in this list:
  * storage.c, times.c, goal.c, queue.c, wait.c, partition.c, legacy.c, graph.c,
@@ -81,8 +81,8 @@ struct cpu_slot {
      * for that value.  Changed with the lock held, except that a thread
      * without the lock may replace the time of an event with a later time. */
     _Atomic int64_t known;
-    /* Depends on the tag: the stream, the event's latest record, the gate's
-     * record, the graph or the partition. */
+    /* Depends on the handle's enum cpu_tag: the stream, the event's latest
+     * record, the gate's record, the graph or the partition. */
     void *object;
     atomic_int device;
     uint32_t next_free;
@@ -139,7 +139,7 @@ cpu_forget(_Atomic int64_t *known)
  *   idle ------------------> ready ----------------------> served
  *    |                       ^   ^                         | | |
  *    |           record done |   '-------------------------' | |
- *    |       or time reached |       the next can run        | |
+ *    |                       |       the next can run        | |
  *    |                       |                               | |
  *    '-------------------> parked <--------------------------' |
  *       head must wait               the next must wait        |
@@ -149,17 +149,24 @@ cpu_forget(_Atomic int64_t *known)
  *
  * "Head" is the first operation in the stream's queue.  An idle stream has an
  * empty queue.  A ready stream is in engine->ready, or in the list `waiting`
- * of its partition while all workers of the partition are busy.  A parked
- * stream is in the list `parked` of the record for which its head waits, or in
- * engine->sleepers.  A served stream is in none of these lists.  The thread
- * that executes its head has "taken" the stream.  That thread is a worker, the
- * timer thread, or a thread that calls the engine (see
+ * of its partition while the partition's limit of workers is reached.  A
+ * parked stream is in the list `parked` of the record for which its head
+ * waits, or in engine->sleepers.  A served stream is in none of these lists.
+ * The thread that executes its head has "taken" the stream.  That thread is a
+ * worker (a thread of the engine that executes operations), the timer thread
+ * (which ends sleeps), or a thread that calls the engine (see
  * cpu_stream_help_locked).  Meanwhile other threads only append operations to
  * the queue.
  *
- * While a schedule is explored, there are two differences.  A stream whose
- * head is a CPU_SLEEP is ready instead of parked.  A served stream whose head
- * is a host function is in lazy.handed until a worker takes it. */
+ * Not shown above: a thread that queues work takes an idle stream, a thread
+ * that opens a gate takes the stream that is parked there, and the timer
+ * thread takes a stream whose sleep is over.  These streams are served at
+ * once.
+ *
+ * While a schedule is explored (see backends.h), there are two differences.  A
+ * stream whose head is a CPU_SLEEP is ready instead of parked.  A served
+ * stream whose head is a host function is in lazy.handed until a worker takes
+ * it. */
 struct cpu_stream {
     struct cpu_engine *engine; /* constant */
     int device;                /* constant */
@@ -188,7 +195,8 @@ struct cpu_stream {
     struct cpu_operation **tail;
     unsigned pending;           /* the number of operations in the queue */
     struct cpu_waiter *waiters; /* the threads that wait, the latest first */
-    /* The pending notifications: a ring, in the order of their tickets. */
+    /* The pending notifications: a ring, in the order in which they were
+     * added. */
     struct ps_notification *notifications;
     struct cpu_stream *next; /* in a cpu_stream_list */
     struct cpu_stream *left; /* the two children in the heap of sleepers */
@@ -205,10 +213,11 @@ struct cpu_stream {
     uint64_t done;
     LIST_ENTRY(cpu_stream) neighbours; /* in the device's list */
     /* NULL unless the stream is being captured.  While it is being captured,
-     * its operations are a branch of the capture's plan.  `branch` is the
-     * index of that branch.  `last` is the number of the stream's last
-     * captured operation.  `covered` is the number of the stream's last
-     * captured operation for which another stream of the capture waits. */
+     * its operations are a branch of the capture's plan (see graph.c).
+     * `branch` is the index of that branch.  `last` is the number of the
+     * stream's last captured operation.  `covered` is the number of the
+     * stream's last captured operation for which another stream of the capture
+     * waits. */
     struct cpu_capture *capture;
     uint16_t branch;
     uint64_t last;
@@ -216,8 +225,8 @@ struct cpu_stream {
     struct cpu_stream *peer; /* the next stream of the same capture */
     /* Set to the next ticket before a call queues work on the stream.  Since
      * it grows with each such call, it tells other streams whether this stream
-     * has got new work.  It is set only for a blocking stream, and for a
-     * default stream while its device has blocking streams. */
+     * has got new work.  It is set only for a blocking stream (see below), and
+     * for a default stream while its device has blocking streams. */
     uint64_t given;
     /* blocking: whether the stream serializes with its device's default
      * stream.  The other two are used only if it does.  follows: the default
@@ -268,11 +277,12 @@ enum cpu_kind {
     CPU_COPY,
     CPU_FILL,
     CPU_CALL,
-    /* Calls the gate's function, and then becomes a CPU_WAIT for the gate's
-     * record. */
+    /* A gate (see stream_gate): calls the gate's function, and then becomes a
+     * CPU_WAIT for the gate's record. */
     CPU_ENTER_GATE,
     CPU_FREE,
-    /* The following kinds are for plans of graphs. */
+    /* The following kinds are for plans of graphs.  A CPU_MARK in a queue does
+     * nothing; it replaces an operation that was dropped (see drop_locked). */
     CPU_RECORD_LATER, /* each launch records an event */
     CPU_WAIT_LATER,   /* each launch waits for an event */
     CPU_MARK,         /* a point in a branch; other branches wait for it */
@@ -341,7 +351,9 @@ struct cpu_promise {
 
 /* A record of an event; its memory is a union cpu_item.  References to it are
  * held by its event while it is the event's latest record, by queued
- * operations, and by threads that wait for it. */
+ * operations, and by threads that wait for it.  Where the engine itself makes
+ * a stream wait, as at a gate or at a CPU_JOIN, it uses a record without an
+ * event. */
 struct cpu_record {
     unsigned refs;
     bool timed; /* `time` must be set when the record is done */
@@ -370,8 +382,8 @@ struct cpu_record {
 };
 
 /* Call this before the event gets a new record.  Sets `known` to CPU_UNKNOWN,
- * so that a thread that records the event without the lock can no longer
- * change the time in it.  Stores that time in the event's present record. */
+ * so that threads without the lock can no longer replace the time in `known`.
+ * Stores that time, if any, in the event's present record. */
 static inline void
 cpu_event_forget_locked(struct cpu_slot *event)
 {
@@ -407,7 +419,7 @@ struct cpu_clock {
     int64_t (*now)(void);
     /* Wait for the condition with the lock released, as pthread_cond_timedwait
      * does.  Spurious wake-ups are possible.  Returns false if the deadline
-     * has passed. */
+     * has passed.  (The virtual clock ignores the deadline.) */
     bool (*wait_locked)(struct cpu_engine *engine, pthread_cond_t *condition,
                         int64_t deadline);
 };
@@ -434,7 +446,8 @@ struct cpu_waiter {
 };
 
 /* Call this when the stream's operations up to the ticket are done.  Wakes the
- * threads that wait for these operations.  Their notifications become due. */
+ * threads that wait for these operations, and makes the notifications for
+ * these operations due. */
 void cpu_stream_reached_locked(struct cpu_stream *stream, uint64_t ticket);
 /* Call this when the record is done.  Wakes the threads that wait for the
  * record, makes its notifications due, and makes the streams that wait for it
@@ -470,18 +483,20 @@ void cpu_partition_unref_locked(struct cpu_partition *partition);
  * set it. */
 extern pthread_key_t cpu_times_key;
 
-/* Returns the calling thread's value of cpu_times_key, and sets it to NULL. */
+/* Returns the calling thread's value of cpu_times_key, and sets that value to
+ * NULL.  If a struct is returned, both of its times become 0. */
 struct ps_times *cpu_times_take(void);
 
 /* These store the current time as the begin, or as the end, of the operation.
- * The operation's `times` must not be NULL. */
+ * cpu_times_end also stores the begin if that is missing.  The operation's
+ * `times` must not be NULL. */
 void
 cpu_times_begin(struct cpu_engine *engine, struct cpu_operation *operation);
 void cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation);
 
 /* Arrange that times->end is set when the record is done.  If memory is short,
- * sets it to -1 at once.  As soon as times->end is set, *times belongs to the
- * caller of operation_times again. */
+ * sets times->end to -1 at once.  As soon as times->end is set, *times belongs
+ * to the caller of operation_times again. */
 void
 cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
 
@@ -501,14 +516,14 @@ void cpu_stream_reap_locked(struct cpu_stream *stream);
 struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
                                           int device, ps_handle handle);
 /* Queue a copy of the operation, and take a reference to its record.  If the
- * operation is cheap and the stream is idle, execute it at once instead.  The
+ * stream is idle and the operation is cheap, execute it at once.  A cheap
+ * operation takes less time than waking a worker; see operation_is_cheap.  The
  * stream must not be in a capture.  On failure, nothing was queued.  Statuses:
  * PS_ERROR_QUEUE_FULL, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status cpu_stream_enqueue_locked(struct cpu_stream *stream,
                                     struct cpu_operation *operation);
-/* Considers the stream's operations whose tickets are at most `ticket`,
- * including those that have run.  Returns the highest of these tickets.
- * Returns 0 if no notes are kept. */
+/* Returns the highest ticket, up to `ticket`, of an operation that is in the
+ * stream's queue or has run on the stream.  Returns 0 if no notes are kept. */
 uint64_t
 cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket);
 /* Append the operation itself, not a copy, even if the queue is full.  If the
@@ -517,12 +532,13 @@ cpu_stream_last_locked(const struct cpu_stream *stream, uint64_t ticket);
 void cpu_stream_push_locked(struct cpu_stream *stream,
                             struct cpu_operation *operation);
 /* Execute the operation at the head of a stream that the caller has taken.
- * Then remove the operation from the queue and free it, unless it is a
- * CPU_FREE, which the caller must free, or a CPU_ENTER_GATE, which becomes a
- * CPU_WAIT and stays.  Returns true in the process that made the call.  If the
- * operation forks, this also returns in the child, where the result is false.
- * There the lock is held as in the parent, but the engine is empty, so the
- * caller must not use the stream any more. */
+ * Then remove the operation from the queue and free it.  There are two
+ * exceptions: a CPU_FREE is removed, but the caller must free it, and a
+ * CPU_ENTER_GATE becomes a CPU_WAIT and stays in the queue.  Returns true in
+ * the process that made the call.  If the operation forks, this also returns
+ * in the child, where the result is false.  There the lock is held as in the
+ * parent, but the engine is empty, so the caller must not use the stream any
+ * more. */
 bool cpu_stream_serve_locked(struct cpu_stream *stream);
 /* Call the function of a gate that a stream has reached.  `status` is the
  * status of that stream.  The caller does not hold the lock. */
@@ -545,9 +561,10 @@ cpu_stream_forget_locked(struct cpu_stream *stream)
 }
 /* Serve a stream that the caller has taken, as long as its operations are
  * cheap, and then give the stream up.  So cheap operations need not wait for a
- * worker.  If the calling thread is already executing an operation, this only
- * gives the stream up, so that notifications never nest.  Returns false in a
- * forked child; see cpu_stream_serve_locked. */
+ * worker.  If the calling thread is already executing an operation or a
+ * notification, this only gives the stream up, so that the functions of gates
+ * and notifications never nest.  Returns false in a forked child; see
+ * cpu_stream_serve_locked. */
 bool cpu_stream_help_locked(struct cpu_stream *stream);
 /* Serve ready streams, as long as the operations at their heads are cheap.
  * These are often streams that waited for the operation that the caller has
@@ -569,7 +586,8 @@ void cpu_stream_give_up_locked(struct cpu_slot *slot);
  * thread exists.  Statuses: PS_ERROR_OUT_OF_MEMORY, PS_ERROR_SHUTTING_DOWN. */
 ps_status
 cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
-/* Start a thread, and count it as running.  Returns false if that fails. */
+/* Start a thread, and count it in engine->running.  Returns false if that
+ * fails. */
 bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
 /* Let a worker run the host function at the head of a stream that the caller
@@ -577,16 +595,18 @@ bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
  * and does nothing, if no worker can be started.  Called only while the engine
  * is CPU_LAZY. */
 bool cpu_stream_hand_locked(struct cpu_stream *stream);
-/* Decrement the number of running threads. */
+/* Decrement engine->running. */
 void cpu_engine_leave_locked(struct cpu_engine *engine);
-/* Stop counting the calling thread as running, and release the lock.  Call
- * this at the end of the thread.  `forks` is the value that cpu_forks had when
- * the thread began.  If cpu_forks differs now, the thread itself has forked
- * and this is the child, in which the thread is not counted.  Returns NULL. */
+/* Stop counting the calling thread in engine->running, and release the lock.
+ * Call this at the end of the thread.  `forks` is the value that cpu_forks had
+ * when the thread began.  If cpu_forks differs now, the thread itself has
+ * forked and this is the child, in which the thread is not counted.  Returns
+ * NULL. */
 void *cpu_thread_end_locked(struct cpu_engine *engine, unsigned forks);
 
 /* The key of a thread-local pointer to the stream whose operation the thread
- * is executing.  The pointer is NULL if the thread executes no operation. */
+ * is executing.  While the thread runs notifications, it points to a dummy
+ * stream.  Otherwise it is NULL. */
 extern pthread_key_t cpu_serving_key;
 
 static inline const struct cpu_stream *
@@ -641,10 +661,9 @@ struct cpu_thread {
     ps_handle handles[];
 };
 
-/* Create engine->thread_key.  Returns false if the process has no POSIX key
- * left. */
+/* Create engine->thread_key.  Returns false if pthread_key_create fails. */
 bool cpu_thread_streams_init(struct cpu_engine *engine);
-/* Destroy the default streams of all threads, if they are idle. */
+/* Destroy the threads' default streams, except those that have work. */
 void cpu_thread_streams_trim_locked(struct cpu_engine *engine);
 
 /* ---- The default stream and blocking streams ---- */
@@ -677,7 +696,7 @@ cpu_stream_order_locked(struct cpu_stream *stream)
 
 /* ---- Captures ---- */
 
-struct cpu_plan;
+struct cpu_plan; /* captured work; see graph.c */
 
 struct cpu_capture {
     uint64_t number;
@@ -711,8 +730,9 @@ void cpu_capture_lose_locked(struct cpu_stream *stream);
 /* ---- Interprocess events; see shared.h ---- */
 
 /* An open file of the engine.  A forked child closes the files of its parent.
- * Otherwise the child would keep the pipe of a record open after the parent
- * has ended, and other processes could not see that the parent has ended. */
+ * Otherwise the child would keep the pipe of a record (see shared.c) open
+ * after the parent has ended, and other processes could not see that the
+ * parent has ended. */
 struct cpu_file {
     int number; /* its file descriptor; -1 if it is closed */
     LIST_ENTRY(cpu_file) neighbours;
@@ -740,7 +760,9 @@ enum cpu_phase {
 struct cpu_device {
     _Atomic int64_t known; /* as cpu_slot.known, for the default stream */
     struct cpu_stream default_stream;
-    LIST_HEAD(, cpu_stream) streams; /* all streams, the newest first */
+    /* All streams, the newest first.  When a schedule first uses a stream, it
+     * moves the stream to the front. */
+    LIST_HEAD(, cpu_stream) streams;
     LIST_HEAD(, cpu_stream) blocking;
     /* The first failure of a stream that was freed before any call had
      * returned the failure. */
@@ -755,9 +777,9 @@ struct cpu_device {
     } earlier;
     int partitioned; /* the number of multiprocessors in partitions */
     /* Only for an emulated device, in bytes.  used: the memory in use.
-     * reserved: the memory that an emulated pool has reserved.  peak: the most
-     * that was reserved since the last reset.  threshold: when memory is
-     * freed, the pool gives back unused memory until at most this amount is
+     * reserved: the memory that the emulated memory pool has reserved.  peak:
+     * the most that was reserved since the last reset.  threshold: when memory
+     * is freed, the pool gives back unused memory until at most this amount is
      * reserved. */
     uint64_t used;
     uint64_t reserved;
@@ -775,8 +797,8 @@ struct cpu_table {
 /* ---- Schedules that are explored ---- */
 
 /* The functions that run work while the engine is CPU_LAZY, in place of its
- * threads.  Only lazy.c implements them.  See enum ps_note_kind for the
- * notes. */
+ * threads.  lazy.c implements them, and the files before it call them through
+ * this table.  See enum ps_note_kind for the notes. */
 struct cpu_driver {
     /* Release the lock.  If work was queued since the last call, first run the
      * operations that the schedule picks. */
@@ -810,7 +832,8 @@ struct cpu_driver {
     void (*asked_locked)(struct cpu_engine *engine,
                          const struct cpu_stream *stream,
                          const struct cpu_record *record);
-    /* Called when a wait of the host is over, if notes are kept. */
+    /* Called when a wait of the host is over, if notes are kept.  Runs the
+     * operations that the schedule picks before the host continues. */
     void (*arrived_locked)(struct cpu_engine *engine);
     /* Called before the schedule uses the stream for the first time. */
     void (*used_locked)(struct cpu_stream *stream);
@@ -841,8 +864,8 @@ struct cpu_lazy {
      * at which naps was last increased. */
     unsigned naps;
     int64_t nap;
-    /* How many callables and host functions run, and how many of them have
-     * called ending(). */
+    /* How many callables and host functions run or wait, and how many of them
+     * have called ending() but not yet ended(). */
     unsigned callables;
     unsigned ending_callables;
     /* The streams that wait for a worker to run the host function at their
@@ -857,7 +880,8 @@ struct cpu_lazy {
     size_t taken; /* PS_GIVEN: how many items of the list were used */
     bool queried; /* whether the host's latest query found work pending */
     /* The number of the latest step.  It is not reset when a schedule begins;
-     * first_step is the value that it had then. */
+     * first_step is the value that it had then.  If no notes are kept, only
+     * the schedule's first step counts. */
     uint64_t step;
     uint64_t first_step;
     uint64_t ran; /* the latest step that ran an operation */
@@ -978,8 +1002,8 @@ void cpu_lazy_host_waits_locked(struct cpu_engine *engine,
 
 /* The virtual time, which all engines share.  cpu_lazy_begin_time sets it to
  * the real time, or leaves it unchanged if `continues` is true.  cpu_lazy_now
- * returns it.  cpu_lazy_pass_time advances it to `time`, unless it is later
- * already. */
+ * returns it.  cpu_lazy_pass_time advances it to `time`, unless the virtual
+ * time is later already. */
 void cpu_lazy_begin_time(bool continues);
 int64_t cpu_lazy_now(void);
 void cpu_lazy_pass_time(int64_t time);
@@ -1163,7 +1187,7 @@ cpu_lock(struct cpu_engine *engine)
 /* Release the lock.  Wakes or starts a worker if there is work. */
 void cpu_release(struct cpu_engine *engine);
 
-/* Returns whether the calling thread must run notifications that are due
+/* Returns whether notifications are due that the calling thread must run
  * before it releases the lock. */
 static inline bool
 cpu_may_notify(const struct cpu_engine *engine)

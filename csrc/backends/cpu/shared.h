@@ -44,8 +44,8 @@ cpu_promise_make_locked(struct cpu_engine *engine, struct cpu_shared *shared,
 void cpu_shared_publish_locked(struct cpu_shared *shared,
                                const struct cpu_record *record);
 
-/* End the thread that waits for records of other processes.  Called when the
- * engine stops. */
+/* Tell the thread that waits for records of other processes to end.  Called
+ * when the engine stops.  Does not wait for the end of the thread. */
 void cpu_poller_stop_locked(struct cpu_engine *engine);
 
 /* ---- Files ---- */
@@ -64,8 +64,8 @@ enum cpu_share {
 };
 
 /* The contents of an interprocess handle.  It tells another process how to
- * find a file of this process, and how to recognize that file.  The checksum
- * covers the members before it. */
+ * find a file of the process that wrote the handle, and how to recognize that
+ * file.  The checksum covers the members before it. */
 struct cpu_token {
     char magic[8];
     int32_t device_type;
@@ -97,7 +97,7 @@ cpu_token_create(const struct cpu_engine *engine, enum cpu_share share,
 /* Map the file that an interprocess handle identifies.  The handle may be any
  * bytes.  The caller must expect that the file contains any bytes behind the
  * nonce.  May be called without the engine's lock.  Statuses: those of
- * event_open. */
+ * event_open, and PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_token_open(const struct cpu_engine *engine, enum cpu_share share,
                          int device, const struct cpu_pages *pages,
                          const unsigned char handle[PS_IPC_HANDLE_BYTES],
@@ -114,7 +114,8 @@ int cpu_pipe_create(uint32_t *inode);
 /* Open a pipe of another process for reading.  The pipe is identified by its
  * inode.  `likely` is the descriptor that the pipe most likely has in that
  * process.  If the pipe has another one, this searches all descriptors of the
- * process.  Statuses: those of cpu_token_open. */
+ * process.  Statuses: PS_ERROR_INVALID_HANDLE if the pipe is not found,
+ * PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_pipe_open(pid_t process, int likely, uint32_t inode, int *pipe);
 
 #endif

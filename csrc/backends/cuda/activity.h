@@ -118,8 +118,9 @@ typedef void (*cupti_requested)(uint8_t **buffer, size_t *size, size_t *most);
 typedef void (*cupti_completed)(CUcontext context, uint32_t stream,
                                 uint8_t *buffer, size_t size, size_t valid);
 
-/* Each line has three parts: the member of struct cupti that holds the
- * function's address, the function's name, and the function's parameters. */
+/* Each line has three parts: the member of struct cupti (in activity.c) that
+ * holds the function's address, the function's name, and the function's
+ * parameters. */
 #define CUPTI_FUNCTIONS(X)                                                   \
     X(subscribe, "cuptiSubscribe_v2",                                        \
       (void **, cupti_callback, void *, struct cupti_subscription *))        \

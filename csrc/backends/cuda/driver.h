@@ -1,6 +1,6 @@
-/* The functions of libcuda and NVML that the CUDA backend calls.  Their
- * addresses are looked up at run time, so that the extension module can be
- * imported on a machine without a driver.
+/* The functions of libcuda that the CUDA backend calls, and helpers for these
+ * calls.  libcuda and NVML are loaded at run time, so that the extension
+ * module can be imported on a machine without a driver.
  *
  * The rule: nothing here initializes the driver before a device is used, so
  * that a process which has only counted its devices can still fork. */
@@ -193,9 +193,10 @@ cuda_scope_leave(struct cuda_scope scope)
     })
 
 /* As IN_CONTEXT, but also set the relaxed capture mode during the evaluation.
- * In this mode, the calls do not invalidate captures of other streams.  The
- * last error of cudart (cudaGetLastError) is not cleared after a failure.  No
- * other library sees this error, because cudart is linked in statically. */
+ * In this mode, the calls in the expression do not invalidate captures of
+ * other streams.  The last error of cudart (cudaGetLastError) is not cleared
+ * after a failure.  No other library sees this error, because cudart is linked
+ * in statically. */
 #define ON_DEVICE(device, expression)                           \
     IN_CONTEXT(device, ({                                       \
                    CUstreamCaptureMode mode_ =                  \

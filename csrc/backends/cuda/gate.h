@@ -1,5 +1,6 @@
 /* Slots: pairs of words in pinned memory by which a stream and the host signal
- * each other.  Gates on streams and gates in graphs use them. */
+ * each other.  Gates on streams (see stream_gate in backend.h) use them as
+ * described below.  Gates in graphs use them as graph_gate.c says. */
 #ifndef PYSTREAMS_CUDA_GATE_H
 #define PYSTREAMS_CUDA_GATE_H
 

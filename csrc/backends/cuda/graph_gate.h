@@ -1,6 +1,6 @@
-/* Keeps track of the gates in captures, graphs and executables.  The gates of
- * a capture become the gates of its graph.  Executables of the graph have the
- * same gates. */
+/* Keeps track of the gates (see capture_gate in backend.h) in captures, graphs
+ * and executables.  The gates of a capture become the gates of its graph.
+ * Executables of the graph have the same gates. */
 #ifndef PYSTREAMS_CUDA_GRAPH_GATE_H
 #define PYSTREAMS_CUDA_GRAPH_GATE_H
 

@@ -11,9 +11,9 @@
 
 #include <pystreams/backend.h>
 
-/* The size of a socket's name.  A name is valid in the network namespace of
- * its process.  When the socket is closed, another socket may get the same
- * name. */
+/* The size of a socket's name.  A name is valid only in the network namespace
+ * of the process that has the socket.  When the socket is closed, another
+ * socket may get the same name. */
 enum { CUDA_SOCKET_NAME = 8 };
 
 /* The data that is sent with a descriptor. */

@@ -11,10 +11,10 @@
  * most completions record an event, and the pollers query it.
  *
  * A query of an event takes the driver's locks.  Another thread may hold these
- * locks while it makes a copy that waits for a gate, and this gate may be
- * opened only after a completion has been reported.  For such a completion,
- * the device writes a word in memory, and the word is polled instead of an
- * event.
+ * locks while it makes a copy that waits for a gate (see gate.h), and this
+ * gate may be opened only after a completion has been reported.  For such a
+ * completion, the device writes a word in memory, and the word is polled
+ * instead of an event.
  *
  * The completions of one stream occur in order.  So they form a queue, and
  * only the first one in a queue is polled.  A poller sleeps between two rounds
@@ -47,13 +47,17 @@ int64_t cuda_rest_ns(int64_t waited);
 
 /* ---- Completions ---- */
 
-/* What cuda_completion.handle is.  Completions with the same handle are in the
- * same queue. */
+/* What cuda_completion.handle is.  Completions with the same device, kind and
+ * handle are in the same queue, but see cuda_poll_enter. */
 enum cuda_completion_kind {
-    CUDA_OF_STREAM, /* the handle of the stream that has the work */
-    /* The handle of the program's event, which itself is polled. */
+    /* The handle of the stream that has the work.  For a gate in a graph, the
+     * address of the gate's slot. */
+    CUDA_OF_STREAM,
+    /* The handle of an event of the program, which is polled itself. */
     CUDA_OF_EVENT,
-    /* The address of the completion, which is the only one in its queue. */
+    /* The address of the completion, which is the only one in its queue.  A
+     * CUDA_OF_EVENT becomes CUDA_ALONE, but keeps its handle, when it must no
+     * longer be found by this handle. */
     CUDA_ALONE,
 };
 
@@ -64,28 +68,29 @@ struct cuda_completion {
     struct ps_notification *notifications;
     int device;
     enum cuda_completion_kind kind; /* L */
-    ps_handle handle; /* if CUDA_ALONE, the address of this completion */
-    CUevent own;      /* an event that only this completion uses; or NULL */
-    CUevent polled;   /* `own`, or the program's event */
+    ps_handle handle;               /* its meaning depends on `kind` */
+    CUevent own;    /* an event that only this completion uses; or NULL */
+    CUevent polled; /* `own`, or the program's event */
     /* If not NULL, a word that is polled instead of an event.  The work is
      * done when the word is at least `number` (the two differ by less than
      * 2^31).  A word does not tell whether the work has failed. */
     _Atomic uint32_t *word;
     uint32_t number;
     /* Whether the poller subtracts 1 from the word when it finds the work
-     * done. */
+     * done, as for a gate in a graph (see graph_gate.c). */
     bool takes;
-    /* The side stream on which `own` was recorded, or NULL. */
+    /* The side stream (see side.h) on which `own` was recorded, or NULL. */
     struct cuda_side *side;
     /* L.  CUDA_POLLED: a poller is querying the completion.  CUDA_ENTERED:
      * another thread is queueing the work that the completion will report.  In
-     * both cases only that thread may remove the completion from its queue. */
+     * both cases, no other thread may remove the completion from its queue. */
     enum { CUDA_UNUSED, CUDA_POLLED, CUDA_ENTERED } use;
     bool destroys; /* L; whether cuda_completion_release destroys `polled` */
     ps_status status; /* the status of the work, once it is done */
     /* L; the neighbours in the completion's queue, which is a ring. */
     struct cuda_completion *next, *previous;
-    /* L; in the first completion of a queue: that of the next queue. */
+    /* L; in the first completion of a queue: the first completion of the next
+     * queue that has the same hash. */
     struct cuda_completion *chain;
 };
 
@@ -105,9 +110,9 @@ cuda_completion_record(struct cuda_completion *completion, ps_handle stream);
 
 /* ---- Polling ---- */
 
-/* The handle to pass for work without a stream.  This is the handle of the
- * threads' default streams.  It means a different stream on each thread, so it
- * cannot identify a queue. */
+/* The handle to pass to cuda_poll_enter for work without a stream.  It is the
+ * number of CU_STREAM_PER_THREAD.  That handle cannot identify a queue either,
+ * because it means a different stream on each thread. */
 #define CUDA_NO_STREAM ((ps_handle)CU_STREAM_PER_THREAD)
 
 /* Take a completion and append it to the stream's queue.  A stream has one

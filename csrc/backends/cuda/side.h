@@ -1,6 +1,6 @@
 /* Side streams: streams of the backend whose only work is to wait for events
  * of the program.  An event that is recorded behind such a wait can be polled
- * in place of the program's event. */
+ * in place of the program's event; notify.c says why this is done. */
 #ifndef PYSTREAMS_CUDA_SIDE_H
 #define PYSTREAMS_CUDA_SIDE_H
 

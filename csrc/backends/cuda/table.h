@@ -81,16 +81,16 @@ CUDA_MEMBERS(CUDA_DECLARE)
  * Returns PS_ERROR_OUT_OF_MEMORY on failure. */
 ps_status cuda_event_share(ps_handle event);
 
-/* If a completion polls this event of the program, make it poll an event of
- * its own instead, which is recorded on a side stream.  While
- * cuda_events_are_polled() returns true, call this before each record of a
- * program's event.  Otherwise a completion would wait for the new record.
- * Fails if a stream or an event cannot be created. */
+/* If a completion (see poll.h) polls this event of the program, make it poll
+ * an event of its own instead, which is recorded on a side stream (see
+ * side.h).  While cuda_events_are_polled() returns true, call this before each
+ * record of a program's event.  Without this call, the completion would wait
+ * for the new record.  Fails if a stream or an event cannot be created. */
 ps_status cuda_event_yield(int device, ps_handle event);
 
-/* Call this when the program destroys the event.  If it returns true, the
- * event is destroyed later, by the poller; otherwise the caller must destroy
- * it now. */
+/* Call this when the program destroys the event.  Returns true if a completion
+ * still polls the event, which is then destroyed when the completion is
+ * released.  Otherwise the caller must destroy the event now. */
 bool cuda_event_forget(int device, ps_handle event);
 
 /* ---- wait.c ---- */
