@@ -26,9 +26,9 @@ int parse_arguments(const struct signature *signature, PyObject *const *args,
 int parse_tuple(const struct signature *signature, PyObject *args,
                 PyObject *kwargs, PyObject **values);
 
-/* A type's constructor.  construct_from_tuple calls it for tp_new or tp_init,
- * which get a tuple and a dict.  call_constructor calls it for tp_vectorcall,
- * which gets an array. */
+/* A type's constructor.  construct_from_tuple calls it for tp_new, which gets
+ * a tuple and a dict.  call_constructor calls it for tp_vectorcall, which gets
+ * an array. */
 struct constructor {
     const struct signature *signature;
     PyObject *(*construct)(PyTypeObject *type, PyObject **values);
@@ -96,8 +96,8 @@ int clamped_argument(const char *function, const char *name,
 int
 nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes);
 
-/* Get the truth value of an argument, or false if the argument is NULL,
- * because it was not given.  On failure, returns -1 with an exception. */
+/* Get the truth value of an argument.  If it was not given, and so is NULL,
+ * the value is false.  On failure, returns -1 with an exception. */
 int truth_argument(PyObject *argument, bool *value);
 
 /* Get the value of a flag.  The argument must be a bool or an int.  If it is

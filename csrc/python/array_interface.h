@@ -1,13 +1,13 @@
-/* The CUDA array interface.  Buffers have this interface.  A Buffer can be
- * copied to or from an array of another library that has it. */
+/* The CUDA array interface.  Buffers have it, and can be copied to and from
+ * arrays of other libraries that have it. */
 #ifndef PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 #define PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 
 #include "buffer.h"
 
 /* As dlpack_hold, for an object with __cuda_array_interface__.  If the backend
- * cannot tell from the address which device has the memory, this function
- * assumes that `device` has it. */
+ * cannot tell from the address which device has the memory, it is assumed to
+ * be `device` or, if `device` is no CUDA device, the current CUDA device. */
 int array_interface_hold(PyObject *object, struct ps_device *device,
                          struct ps_stream *stream, struct span *span);
 

@@ -9,8 +9,8 @@
 #define NO_CUDA_BACKEND "this build of pystreams has no CUDA backend"
 
 /* Returns the runtime that has this device type and is not hidden by an
- * emulation.  Returns NULL with an exception if no backend is registered for
- * the type. */
+ * emulation (see core/emulation.h).  Returns NULL with an exception if no
+ * backend is registered for the type. */
 struct ps_runtime *find_runtime(long type);
 
 /* Load the backend with this name, if an installed distribution has one.
@@ -19,9 +19,9 @@ struct ps_runtime *find_runtime(long type);
  * an exception. */
 int load_backend(const char *name, size_t length, int *type);
 
-/* Choose for each backend the table that core calls: the backend's own table,
- * or a table that observes the calls.  Schedule exploration, the timeline and
- * the race detector observe calls. */
+/* Choose for each backend the table that core calls.  It is the backend's own
+ * table, unless a schedule is explored (see schedules.h), or the timeline or
+ * the race detector is on.  These use tables that observe the calls. */
 void install_tables(void);
 
 /* As ps_runtime_devices.  Releases the GIL if the call may block. */

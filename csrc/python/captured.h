@@ -24,8 +24,8 @@ void calls_unref(struct calls *calls);
 int calls_traverse(const struct calls *calls, visitproc visit, void *argument);
 
 /* Between calls_begin and calls_end, callables that are submitted during the
- * capture with this number are added to `calls`.  If the number is 0, none are
- * added.  calls_end accepts NULL. */
+ * capture with this number (see stream_capture in backend.h) are added to
+ * `calls`.  If the number is 0, none are added.  calls_end accepts NULL. */
 void calls_begin(struct calls *calls, uint64_t number);
 void calls_end(struct calls *calls);
 /* Returns the number that calls_begin was given, also after the capture has
@@ -47,9 +47,10 @@ void captured_unref(struct captured *captured);
 ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
                        struct ps_stream **full);
 
-/* Returns the name of the callable in `calls` whose gate has this argument.
- * Returns None if there is no such callable, or if `calls` is NULL.  On
- * failure, returns NULL with an exception. */
+/* Returns the name of the callable in `calls` that runs at the gate of a graph
+ * node; `argument` is that node's ps_graph_node.argument.  Returns None if
+ * there is no such callable, or if `calls` is NULL.  On failure, returns NULL
+ * with an exception. */
 PyObject *calls_name(struct calls *calls, const void *argument);
 
 /* Called by the race detector when a graph is launched on the stream.  Gives

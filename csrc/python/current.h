@@ -8,8 +8,9 @@
 #include "module.h"
 
 /* Returns the current streams of the calling thread or its task.  Returns NULL
- * if no stream was ever set, so that the default streams are current.  The
- * result is borrowed, and valid until a stream is set. */
+ * if no stream was ever set, so that each device's current stream is its
+ * first_current (see core/current.h).  The result is borrowed, and valid until
+ * a stream is set. */
 struct ps_currents *currents_in_use(void);
 
 /* current_stream_of returns a new reference to the device's current stream.

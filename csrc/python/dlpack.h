@@ -134,9 +134,9 @@ int dlpack_describe(struct span *span, struct dlpack_tensor *tensor);
  * with an exception. */
 int dlpack_settle_host(struct span *span);
 
-/* Record that another library may queue work on this stream that uses the
- * span.  The memory is then not reused before such work is done.  Does nothing
- * for an external stream.  On failure, returns -1 with an exception. */
+/* Record that another library's work on this stream may use the span.  The
+ * memory is then not reused before that work is done.  Does nothing for an
+ * external stream.  On failure, returns -1 with an exception. */
 int dlpack_use(struct span *span, struct ps_stream *stream);
 
 /* Returns a new tensor for the span, with the device, item type and shape of

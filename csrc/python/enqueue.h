@@ -15,14 +15,15 @@ int stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
  * race detector counts such a wait as the library's own; see imply_begin. */
 int stream_imply_wait(struct ps_stream *stream, struct ps_stream *other);
 
-/* Wait until the stream's full queue has room again, or until a signal handler
- * raises an exception.  Releases the GIL.  Returns PS_SUCCESS if the caller
- * should retry, otherwise a status to raise. */
+/* Wait until the stream's full queue has room again.  The wait fails if a
+ * signal handler raises an exception, or if it would be a deadlock.  Releases
+ * the GIL.  Returns PS_SUCCESS if the caller should retry, otherwise a status
+ * to raise. */
 ps_status wait_for_room(struct ps_stream *stream);
 
-/* Assign the result of `call` to `status`.  `call` is a call of a core
- * function that queues work on the stream.  If the queue is full, waits for
- * room and makes the call again. */
+/* Assign the result of `call` to `status`.  `call` is a call of a function
+ * that queues work on the stream and returns a ps_status.  If the queue is
+ * full, waits for room and makes the call again. */
 #define ENQUEUE(status, stream, call)                             \
     do {                                                          \
         CALL_BACKEND((stream)->device->runtime, status = (call)); \
@@ -34,9 +35,9 @@ ps_status wait_for_room(struct ps_stream *stream);
         WITHOUT_GIL(status = (call));             \
     } while (has_room_again(stream, &status))
 
-/* Record that `stream` was made to wait for the stream of `device` with the
- * identity `source`.  If this wait makes a capture fail later, the error
- * message mentions the wait. */
+/* Record that `stream` was made to wait for another stream: that of `device`
+ * whose ps_stream.identity is `source`.  The error message of a capture that
+ * fails later may mention the wait. */
 __attribute__((cold)) void
 note_captured_wait(struct ps_stream *stream, struct ps_device *device,
                    ps_handle source);

@@ -41,10 +41,10 @@ PyObject *raise_on_stream(struct ps_stream *stream, const char *operation,
                           ps_status status);
 
 /* As raise_on_stream, for a failed call that should have made the stream wait
- * for another stream.  `device` and `source` are the device and the identity
- * of that other stream.  `device` is NULL if that stream is not known.  If the
- * call has failed because of a capture, the message includes both streams.
- * Always returns -1. */
+ * for another stream.  `device` and `source` are that other stream's device
+ * and ps_stream.identity.  `device` is NULL if that stream is not known.  If a
+ * capture may be the reason for the failure, the message explains it, and may
+ * name both streams.  Always returns -1. */
 int raise_wait(struct ps_stream *stream, const char *operation,
                struct ps_device *device, ps_handle source, ps_status status);
 
@@ -104,9 +104,9 @@ int check_emulations(const char *operation, const char *object,
                      struct ps_runtime *runtime, const char *other,
                      struct ps_runtime *its_runtime);
 
-/* Raise RuntimeError for a runtime that has no devices.  The status is the
- * reason that ps_runtime_devices gave.  If it is PS_ERROR_OUT_OF_MEMORY, raise
- * MemoryError instead. */
+/* Raise RuntimeError for a runtime whose devices are not available.  The
+ * status is the reason that ps_runtime_use gave.  If it is
+ * PS_ERROR_OUT_OF_MEMORY, raise MemoryError instead. */
 void raise_unavailable(struct ps_runtime *runtime, ps_status status);
 
 /* Raise NotImplementedError, because the backend lacks a member that the
@@ -167,13 +167,13 @@ void exception_add(PyObject *text);
 PyObject *captured_stream(struct ps_device *device, ps_handle identity);
 
 /* Call a function of pystreams.cuda._captures, and append the text that it
- * returns to the message of the pending exception.  If memory runs out,
+ * returns to the message of the pending exception.  If the function fails,
  * appends nothing.  `format` and the arguments are as in import_call. */
 void explain_capture(const char *function, const char *format, ...);
 
 /* Call this after code that notes or explains captures.  If the code has
- * raised an exception, clears the exception.  An Exception other than
- * MemoryError is first passed to sys.unraisablehook. */
+ * raised an exception, clears the exception.  If it is an Exception that does
+ * not mean that memory has run out, first passes it to sys.unraisablehook. */
 void report_unless_no_memory(void);
 
 #endif

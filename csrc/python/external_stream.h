@@ -7,8 +7,8 @@
 #include "module.h"
 
 /* Returns a new reference to a stream for the handle, or NULL with an
- * exception that names the function.  The stream keeps `owner` alive, unless
- * it is a default stream; `owner` may be NULL.  The stream's device is the one
+ * exception that names the function.  A stream other than a default stream
+ * keeps `owner` alive; `owner` may be NULL.  The stream's device is the one
  * that the backend finds for the handle, or `device` if the backend cannot
  * tell.  If `strict` is true and the backend finds another device than
  * `device`, raises ValueError. */

@@ -40,14 +40,15 @@ void future_finish(PyObject *future);
 /* Cancel a Future, unless its callable has started. */
 void future_cancel(PyObject *future);
 
-/* End the spinning of threads that wait for a Future that is settled.  Called
- * when the thread that has settled a Future has released the GIL, or is about
- * to run its next callable. */
+/* A thread that waits for a Future first spins.  If the Future is settled,
+ * this call ends the spinning.  Called when the thread that has settled the
+ * Future has released the GIL, or is about to run its next callable. */
 void future_mark_settled(void);
 
-/* While a schedule is explored, a thread may wait for a Future in code that
- * cannot run the schedule's work.  futures_are_awaited returns whether there
- * are such threads, and future_advance_awaited runs the work for them. */
+/* While a schedule is explored (see schedules.h), a thread may wait for a
+ * Future in code that cannot run the schedule's work.  futures_are_awaited
+ * returns whether there may be such threads and work to run for them, and
+ * future_advance_awaited runs that work. */
 bool futures_are_awaited(void);
 void future_advance_awaited(void);
 

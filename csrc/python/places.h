@@ -22,8 +22,8 @@ PyCodeObject *find_place(int *instruction);
  * failure. */
 PyObject *place_of(PyCodeObject *code, int instruction);
 
-/* Places have numbers between places_hold and places_release.  A place keeps
- * its number until every caller of places_hold has called places_release.  On
+/* Places have numbers only after a call of places_hold.  A place keeps its
+ * number until every caller of places_hold has called places_release.  On
  * failure, places_hold returns -1 with MemoryError, and places_release must
  * not be called. */
 int places_hold(void);

@@ -13,16 +13,17 @@
 
 struct ps_actor_name actor_name(const struct ps_stream *stream);
 
-/* Returns the race detector's moment at which the work that has been queued so
- * far is done.  For an event, that is the work before its latest record.
- * Returns NULL if the race detector is off. */
+/* Returns a new reference to the race detector's moment at which the work that
+ * has been queued so far is done.  For an event, that is the work before its
+ * latest record.  May return NULL, and does so if the detector is off. */
 struct ps_moment *moment_of_work(const struct work *work);
 
-/* Returns the name of the stream; None if the stream has no name or is no
- * longer alive.  NULL with an exception. */
+/* Returns the name (a str) of the stream that `actor` identifies; None if the
+ * stream has no name or is no longer alive.  NULL with an exception. */
 PyObject *name_of_actor(const struct ps_actor_name *actor);
 
-/* Report a traced call to the race detector. */
+/* Tell the race detector about a call that a trace point of core reports; see
+ * trace_races. */
 void races_trace(enum ps_trace_kind kind, struct ps_device *device,
                  ps_handle handle);
 
@@ -58,8 +59,8 @@ int host_access(const char *operation, const void *data, Py_ssize_t nbytes,
 void block_ends(struct ps_block *block);
 
 /* Add notes about the memory that these arguments of a callable refer to, for
- * the schedule that is being explored.  On failure, returns -1 with
- * MemoryError. */
+ * the schedule that is being explored (see schedules.h).  On failure, returns
+ * -1 with MemoryError. */
 int note_arguments(PyObject *const *args, Py_ssize_t count);
 
 /* Report a callable with these arguments to the race detector.  Call this

@@ -1,6 +1,7 @@
 /* Functions for methods that query, wait or use memory.  While a schedule is
- * explored, a method that queries or waits must let the schedule run work, and
- * a method that uses memory must note the memory for the schedule. */
+ * explored (see "Schedules" in backends/backends.h), a method that queries or
+ * waits must let the schedule run work, and a method that uses memory must
+ * note the memory for the schedule. */
 #ifndef PYSTREAMS_PYTHON_SCHEDULES_H
 #define PYSTREAMS_PYTHON_SCHEDULES_H
 

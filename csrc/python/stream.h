@@ -116,10 +116,10 @@ void stream_release(struct ps_stream *stream);
 /* Query the stream, as Stream.query() does, and return the status. */
 ps_status stream_query(struct ps_stream *stream);
 
-/* The types derived from Stream have these two in their own slots, because
- * inheriting them would be slower.  A type without a tp_dealloc of its own
- * gets Python's slower subtype_dealloc.  From Python 3.11 on, the interpreter
- * calls a method faster if the object's own type has it. */
+/* Types derived from Stream have stream_methods in their own slots, because
+ * the interpreter, from Python 3.11 on, calls a method faster if the object's
+ * own type has it.  cuda.Stream also has Stream_dealloc, because a type
+ * without a tp_dealloc of its own gets Python's slower subtype_dealloc. */
 void Stream_dealloc(PyObject *self);
 extern PyMethodDef stream_methods[];
 

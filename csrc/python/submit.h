@@ -20,7 +20,8 @@ struct job {
      * time at which it began to run. */
     int64_t since_ns;
     atomic_bool reached;
-    /* Whether the stream reached the job while a schedule was explored. */
+    /* Whether the stream reached the job while a schedule was explored (see
+     * schedules.h). */
     bool scheduled;
     /* The thread that runs the job, and the thread's Python thread state,
      * which is NULL until the job runs. */
@@ -29,9 +30,9 @@ struct job {
     /* The fork generation of the process that must run the job. */
     unsigned generation;
     struct ps_stream *_Atomic stream;
-    /* A counter of the jobs in the same row that have not ended.  The jobs of
-     * a row run one after another.  A row is the jobs of one stream or, for
-     * captured callables, the jobs of one captured stream. */
+    /* The jobs of one stream are a row; they run one after another.  The jobs
+     * of captured callables are in the row of the captured stream instead.
+     * *row is the number of the row's jobs that have not ended. */
     unsigned *row;
     /* The captured callable, if a graph's launch has made the job; otherwise
      * NULL. */
@@ -57,7 +58,7 @@ struct job {
 };
 
 /* Returns a new job with the same function and arguments, for a launch of a
- * graph.  The job has no stream yet.  NULL with an exception. */
+ * graph.  The new job has no stream yet.  NULL with an exception. */
 struct job *job_again(const struct job *job);
 /* Accepts NULL. */
 void job_destroy(struct job *job);
@@ -114,8 +115,8 @@ int check_may_wait(const struct work *work);
 
 /* Returns a list with the result of describe(job) for each job of this process
  * that has a stream and has not ended.  The jobs that are running come first,
- * and within both groups the latest job comes first.  describe must run no
- * Python code.  NULL with an exception. */
+ * then the others.  In each of the two groups the latest job comes first.
+ * describe must run no Python code.  NULL with an exception. */
 PyObject *list_callables(PyObject *(*describe)(const struct job *job));
 
 /* Let no more callables start, cancel those that have not started, and wait at

@@ -10,15 +10,14 @@
 #include "module.h"
 #include "wait.h"
 
-/* Record a call that a trace point of core reports.  trace_timeline sets which
- * kinds of calls are reported. */
+/* Record a call that a trace point of core reports; see trace_timeline. */
 void timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
                     ps_handle first, ps_handle second);
 
-/* Begin a slice for a wait of the calling thread.  The wait is for `work` or,
- * if that is NULL, for the callable whose future_source is `source`.  Returns
- * NULL if no timeline records.  The caller ends the slice with
- * ps_slice_end. */
+/* Begin a slice for a wait of the calling thread.  The wait is for `work`.  If
+ * that is NULL, the wait is for the callable whose future_source is `source`
+ * or, if that is 0, for anything else.  Returns NULL if the timeline does not
+ * record the wait.  The caller ends the slice with ps_slice_end. */
 struct ps_slice *timeline_add_wait(const char *operation,
                                    const struct work *work, uint64_t source);
 
@@ -37,8 +36,9 @@ timeline_waited(struct ps_slice *slice)
     }
 }
 
-/* Returns a slice for a callable that will be queued on the stream; NULL if no
- * timeline records.  *source becomes the value for future_set_source. */
+/* Returns a slice for a callable that will be queued on the stream; NULL if
+ * the timeline does not record it.  *source becomes the value for
+ * future_set_source. */
 struct ps_slice *timeline_callable(struct ps_stream *stream,
                                    PyObject *function, uint64_t *source);
 

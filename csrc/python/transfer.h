@@ -13,14 +13,14 @@ struct pattern {
 };
 
 /* Check that the stream belongs to the same backend as the span, unless the
- * stream is NULL.  If it does not, returns -1 with a ValueError that names the
+ * stream is NULL.  If it does not, returns -1 with an exception that names the
  * method. */
 int span_check_stream(const char *method, struct span *span,
                       struct ps_stream *stream);
 
 /* Do what Buffer.copy_ and Buffer.fill_ do.  `method` is for error messages.
- * If the stream is NULL, they use the current stream of the device that has
- * the memory.  On failure, return -1 with an exception. */
+ * A `stream` of NULL means what None means for these methods.  On failure,
+ * return -1 with an exception. */
 int span_copy(const char *method, struct span *to, struct span *from,
               struct ps_stream *stream, bool non_blocking);
 int span_fill(const char *method, struct span *span,

@@ -8,7 +8,7 @@
 #include "module.h"
 
 /* Work to wait for: all work of a stream, an event's latest record, or all
- * work of a device. */
+ * work of a device.  Of `stream` and `event`, at most one is not NULL. */
 struct work {
     const char *operation;
     /* The device of the work.  For an event, this is the device of its native

@@ -13,7 +13,7 @@ ps_status register_work(struct ps_mailbox *mailbox, const struct work *work,
 PyObject *Stream_await(PyObject *self);
 PyObject *Event_await(PyObject *self);
 
-/* Get the work that an object stands for: an Event, a device or a stream.  The
+/* Get the work of an object, which is an Event, a device or a stream.  The
  * caller must keep the object alive, and release work->stream afterwards.  On
  * failure, returns -1 with an exception. */
 int work_of(PyObject *object, struct work *work);
