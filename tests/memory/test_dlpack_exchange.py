@@ -170,7 +170,7 @@ def test_of_what_is_no_open_buffer(backend, how):
 def test_memory_outlives_its_buffer(backend):
     # Frees of earlier tests may be pending.
     backend.synchronize()
-    before = backend.in_use()
+    before = backend.settled_use()
     block = backend.filled(6)
     taken = export(block)
     block.close()
@@ -304,7 +304,7 @@ def test_refused_tensor_stays_the_callers(fields, error):
 def test_buffer_of_a_buffer(backend):
     """A Buffer that is made of another Buffer's memory may be the last owner
     of the memory."""
-    before = backend.in_use()
+    before = backend.settled_use()
     taken = export(backend.filled(9))
     made = ctypes.c_void_p()
     assert (
@@ -335,7 +335,7 @@ def test_buffer_of_a_buffer(backend):
     ids=str,
 )
 def test_allocated_tensor(backend, shape, strides, bits, nbytes):
-    before = backend.in_use()
+    before = backend.settled_use()
     taken = allocate(device_of(backend), shape, 2, bits)
     tensor = taken.tensor
     assert taken.device == device_of(backend)
@@ -373,7 +373,7 @@ def test_allocated_pinned_tensor(cuda):
     ids=str,
 )
 def test_tensor_that_cannot_be_allocated(backend, fields, kind):
-    before = backend.in_use()
+    before = backend.settled_use()
     found, message = allocate(device_of(backend), **fields)
     assert found == kind
     assert message
@@ -402,7 +402,7 @@ def as_loan(taken):
 
 
 def test_allocated_on_many_threads(backend):
-    before, device = backend.in_use(), device_of(backend)
+    before, device = backend.settled_use(), device_of(backend)
     taken = []
 
     def run():
@@ -627,7 +627,7 @@ def tvm_ffi():
 def test_tvm_ffi_gives_back_buffers(backend, tvm_ffi):
     """tvm_ffi takes arguments and makes results through the argument's
     table."""
-    before = backend.in_use()
+    before = backend.settled_use()
     block = backend.filled(7)
     made = tvm_ffi.get_global_func("testing.echo")(block)
     assert type(made) is Buffer
@@ -640,7 +640,7 @@ def test_tvm_ffi_gives_back_buffers(backend, tvm_ffi):
 
 
 def test_tvm_ffi_keeps_what_it_takes(backend, tvm_ffi):
-    before = backend.in_use()
+    before = backend.settled_use()
     block = backend.filled(7)
     address = block.data_ptr()
     tensor = tvm_ffi.from_dlpack(block)

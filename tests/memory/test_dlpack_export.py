@@ -120,7 +120,7 @@ def test_takes_keywords_alone(backend):
 
 def test_copy(backend):
     block = backend.filled(4)
-    before = backend.in_use()
+    before = backend.settled_use()
     for version in (None, (1, 0)):
         capsule = block.__dlpack__(copy=True, max_version=version)
         assert backend.in_use() == before + 64
@@ -212,7 +212,7 @@ def test_stream_numbers(cuda, stream):
 )
 def test_refused_stream_numbers(cuda, stream, error, message):
     block = cuda.empty(16)
-    before = cuda.in_use()
+    before = cuda.settled_use()
     with pytest.raises(error, match=message):
         block.__dlpack__(stream=stream)
     with pytest.raises(error, match=message):
@@ -332,7 +332,7 @@ def test_the_host_is_waited_for(backend, how):
 
 @pytest.mark.parametrize("end", ["close", "del"])
 def test_memory_outlives_its_buffer(backend, end):
-    before = backend.in_use()
+    before = backend.settled_use()
     block = backend.filled(6)
     taken = Taken(block.__dlpack__())
     if end == "close":
@@ -349,7 +349,7 @@ def test_memory_outlives_its_buffer(backend, end):
 
 
 def test_capsule_that_nobody_takes(backend):
-    before = backend.in_use()
+    before = backend.settled_use()
     capsule = backend.empty(4096).__dlpack__()
     assert backend.in_use() == before + 4096
     del capsule
@@ -357,7 +357,7 @@ def test_capsule_that_nobody_takes(backend):
 
 
 def test_given_back_on_another_thread(backend):
-    before = backend.in_use()
+    before = backend.settled_use()
     taken = [Taken(backend.empty(64).__dlpack__()) for _ in range(8)]
     threads = [threading.Thread(target=one.delete) for one in taken]
     for thread in threads:
@@ -385,7 +385,7 @@ def test_given_back_while_work_uses_it(backend):
 
 def test_many_owners_in_a_row(backend):
     """A Buffer of a capsule of a Buffer of a capsule ..."""
-    before = backend.in_use()
+    before = backend.settled_use()
     block = backend.filled(9)
     address = block.data_ptr()
     for _ in range(50):

@@ -572,7 +572,7 @@ def test_given_back_from_any_thread():
 
 def test_borrowed_memory_is_not_counted(backend):
     block = backend.filled(1)
-    before = backend.in_use()
+    before = backend.settled_use()
     borrowed = from_dlpack(block)
     parts = [borrowed[i:] for i in range(4)]
     host = from_dlpack(Loan(bytes(4096)).capsule())

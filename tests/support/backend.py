@@ -147,6 +147,13 @@ class Backend:
         stats = _C.memory_stats(self.type, index)
         return stats["allocated_bytes.all.current"]
 
+    def settled_use(self):
+        """Return in_use() after earlier work is done and the garbage of
+        earlier tests is freed, so that it changes only by what comes next."""
+        gc.collect()
+        self.synchronize()
+        return self.in_use()
+
     def current_device(self):
         return _C.current_device(self.type)
 
