@@ -51,7 +51,8 @@ def test_interprocess(device: Device) -> None:
 
 @contract(
     "every member",
-    "Stream 0 is the default stream of the device; no event has the handle 0.",
+    "Stream 0 is the default stream of the device; no event, graph or "
+    "executable has the handle 0.",
 )
 def test_handles_differ(device: Device) -> None:
     stream = device.stream()

@@ -148,8 +148,9 @@ def test_device_synchronize(device: Device, busy: Busy) -> None:
 
 @contract(
     "stream_destroy",
-    "If that work has failed and no synchronize has returned the failure, "
-    "the next device_synchronize returns it.",
+    "If that work has failed and no call of stream_synchronize or "
+    "device_synchronize has returned the failure, the next "
+    "device_synchronize returns it.",
     "stream_fail",
 )
 def test_of_a_destroyed_stream(device: Device, busy: Busy) -> None:

@@ -18,9 +18,9 @@ NO_PLACE = (
 )
 OF_EVENT = (
     "As stream_notify, but call reached when the event's latest record is "
-    "done, or at once if the event was never recorded. Later records and the "
-    "event's destruction do not change that. The state of streams other than "
-    "the one of that record does not change it either."
+    "done, or at once if the event was never recorded. Later records, the "
+    "event's destruction, and the state of other streams than that of the "
+    "record do not change when reached is called."
 )
 CANCELLED = (
     "Cancel the notification: after PS_SUCCESS reached never runs, and the "

@@ -27,7 +27,8 @@ LATEST = (
 )
 LATER = "A later record of the event changes nothing."
 DEFAULT = (
-    "Stream 0 is the default stream of the device; no event has the handle 0."
+    "Stream 0 is the default stream of the device; no event, graph or "
+    "executable has the handle 0."
 )
 ALONE = (
     "Make a stream that serializes with no other one, not even with the "
@@ -62,8 +63,8 @@ QUERY = (
 
 
 THREADS = (
-    "If it is present, each thread has its own default stream on each "
-    "device: in every member, the handle PS_STREAM_PER_THREAD means the "
+    "If this member is present, each thread has its own default stream on "
+    "each device: in every member, the handle PS_STREAM_PER_THREAD means the "
     "default stream of the calling thread. Such a stream serializes with "
     "stream 0, as the streams of blocking_create do."
 )
@@ -406,7 +407,9 @@ def test_wait_for_another_device(two_devices: Device, busy: Busy) -> None:
 
 @contract(
     "stream_wait_room",
-    "Wait until the queue of the stream has room.",
+    "When the queue of the stream is full, each member that queues an "
+    "operation, except memory_free, queues nothing and returns "
+    "PS_ERROR_QUEUE_FULL.",
 )
 def test_a_full_queue(device: Device, busy: Busy) -> None:
     stream = device.stream()

@@ -19,7 +19,8 @@ LIMITED = (
 SAME = "The limit is as in device_synchronize."
 ENDED = (
     "NULL, or a function that the backend calls about every 50 ms during the "
-    "wait, with the argument; a result other than 0 ends the wait."
+    "wait, with the argument; a result other than 0 ends the wait "
+    "with PS_ERROR_TIMED_OUT."
 )
 
 

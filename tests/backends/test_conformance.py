@@ -13,7 +13,8 @@ CLAIMS = list(claims())
 
 LATER = "A later record of the event changes nothing."
 DEFAULT = (
-    "Stream 0 is the default stream of the device; no event has the handle 0."
+    "Stream 0 is the default stream of the device; no event, graph or "
+    "executable has the handle 0."
 )
 STATUSES = "Statuses: the failure of "
 GATE = "Queue a gate: once the work before it is done or has failed,"
@@ -71,7 +72,7 @@ FAULTS = {
         ),
         "test_of_a_destroyed_stream": (
             "stream_destroy",
-            "If that work has failed and no synchronize has returned",
+            "If that work has failed and no call of stream_synchronize or",
         ),
     },
     "early": {

@@ -8,10 +8,11 @@
  * says otherwise:
  *
  * - Caller.  pystreams calls members on any thread, and on several threads at
- *   once.  It holds none of its locks during a call.  While a member marked
- *   "enqueues" or "answers" is called, the Python thread state may be attached
- *   (the GIL held).  While a member marked "may block" is called, the thread
- *   state is detached.  A backend never calls Python.
+ *   once.  During a call it holds no lock that is taken by a function that the
+ *   backend calls, such as `reached`.  While a member marked "enqueues" or
+ *   "answers" is called, the Python thread state may be attached (the GIL
+ *   held).  While a member marked "may block" is called, the thread state is
+ *   detached.  A backend never calls Python.
  * - Blocking.  A member marked "answers" returns within about a microsecond,
  *   and does not wait.  A member marked "enqueues" appends an operation to a
  *   stream and returns, without waiting for work; see stream_wait_room.  A
@@ -23,8 +24,9 @@
  *   calling thread's current device as it found it, on success and on failure,
  *   and touches no other device.
  * - Handles are integers that the backend chooses.  Stream 0 is the default
- *   stream of the device; no event has the handle 0.  Core uses a handle from
- *   the call that creates it to the call that destroys it, and not afterwards.
+ *   stream of the device; no event, graph or executable has the handle 0.
+ *   Core uses a handle from the call that creates it to the call that destroys
+ *   it, and not afterwards.
  * - A member writes its results through its last parameters, which are
  *   pointers.  It writes them only on success.
  * - A member returns PS_SUCCESS, one of the statuses that its comment names,
@@ -51,11 +53,11 @@
  * The table must stay unchanged until the process ends. */
 #define PS_CAPSULE_NAME "pystreams.backend"
 
-/* Statuses have the numbers of cudaError_t, on every backend.  Four of them
- * mean the same for every member.  PS_ERROR_NOT_READY: work is pending.
- * PS_ERROR_TIMED_OUT: a wait has reached its limit.  PS_ERROR_QUEUE_FULL: work
- * was not queued, because the queue is full.  PS_ERROR_TOO_LATE: a
- * notification can no longer be cancelled. */
+/* Statuses below 1000 have the numbers of cudaError_t, on every backend.  Four
+ * of them mean the same for every member.  PS_ERROR_NOT_READY: work is
+ * pending.  PS_ERROR_TIMED_OUT: a wait has reached its limit.
+ * PS_ERROR_QUEUE_FULL: work was not queued, because the queue is full.
+ * PS_ERROR_TOO_LATE: a notification can no longer be cancelled. */
 typedef int ps_status;
 enum {
     PS_SUCCESS = 0,
@@ -89,7 +91,8 @@ enum {
     /* The call would make captured work depend on the default stream, with
      * which the captured stream serializes. */
     PS_ERROR_CAPTURE_IMPLICIT = 906,
-    /* The event's latest record was captured, so it never completes. */
+    /* The event's latest record was captured, so it has nothing that could
+     * complete. */
     PS_ERROR_CAPTURED_EVENT = 907,
     /* Another thread began the capture. */
     PS_ERROR_CAPTURE_WRONG_THREAD = 908,
@@ -138,8 +141,8 @@ typedef void (*ps_launched_gate_function)(void *argument, ps_handle gate,
 /* A pending call of reached(argument, status), in the caller's memory.  The
  * caller fills in the members `reached` and `argument`, and passes the
  * notification to stream_notify or event_notify.  If that call succeeds, the
- * memory belongs to the backend until it calls reached or until notify_cancel
- * succeeds. */
+ * memory belongs to the backend until the backend calls reached or
+ * notify_cancel succeeds. */
 struct ps_notification {
     ps_notification_function reached;
     void *argument;
@@ -152,8 +155,9 @@ struct ps_notification {
     ps_status status;
 };
 
-/* Append the notification to a ring, or remove it from its ring.  *ring is the
- * last element of the ring, or NULL if the ring is empty. */
+/* A backend may keep notifications in rings, which are circular lists.  Append
+ * the notification to a ring, or remove it from its ring.  *ring is the last
+ * element of the ring, or NULL if the ring is empty. */
 static inline void
 ps_notification_append(struct ps_notification **ring,
                        struct ps_notification *notification)
@@ -212,8 +216,8 @@ enum {
      * backend may then block until a callback of another library has run, and
      * that callback may need the GIL.  So the thread state is detached during
      * calls of all members except status_name, status_text, device_current,
-     * device_restore, event_query, event_elapsed, gate_open and
-     * thread_stream. */
+     * device_restore, event_query, event_elapsed, gate_open, stream_explain,
+     * stream_number, thread_stream and time_now. */
     PS_BACKEND_SHARED = 4,
     /* Device memory is host memory: programs read and write it directly. */
     PS_BACKEND_HOST_MEMORY = 8,
@@ -258,7 +262,8 @@ struct ps_activity {
 struct ps_activity_functions {
     /* Called when the calling thread is about to queue work, or to wait for
      * work, by a call that has this number.  The calls of all libraries in the
-     * process are numbered.  One call may have several numbers. */
+     * process are numbered.  If a call has several numbers, this function is
+     * called once for each. */
     void (*call)(void *argument, uint64_t number);
     /* Called on any thread when an operation or a wait has completed. */
     void (*done)(void *argument, const struct ps_activity *activity);
@@ -266,11 +271,12 @@ struct ps_activity_functions {
 
 /* The limit of a wait. */
 struct ps_limit {
+    /* Nanoseconds from the call; INT64_MAX if there is no timeout. */
     int64_t timeout_ns;
     /* NULL, or a function that the backend calls about every 50 ms during the
-     * wait, with the argument; a result other than 0 ends the wait.  It is
-     * called on the waiting thread, with none of the backend's locks held.
-     * Unlike the backend, this function may call Python. */
+     * wait, with the argument; a result other than 0 ends the wait with
+     * PS_ERROR_TIMED_OUT.  It is called on the waiting thread, with none of
+     * the backend's locks held.  Unlike the backend, it may call Python. */
     int (*is_over)(void *argument);
     void *argument;
 };
@@ -319,11 +325,11 @@ enum ps_node_kind {
     PS_NODE_KERNEL,
     PS_NODE_COPY,
     PS_NODE_FILL,
-    PS_NODE_HOST,
-    PS_NODE_GATE,
+    PS_NODE_HOST,   /* calls a function on the host */
+    PS_NODE_GATE,   /* see capture_gate */
     PS_NODE_RECORD, /* records an event at each launch */
-    PS_NODE_WAIT,
-    PS_NODE_GRAPH,
+    PS_NODE_WAIT,   /* waits for an event at each launch */
+    PS_NODE_GRAPH,  /* another graph; see capture_graph */
     /* A node of any other kind, such as an allocation. */
     PS_NODE_OTHER,
 };
@@ -341,8 +347,8 @@ struct ps_graph_node {
      * they are known.  Else 0. */
     unsigned grid[3];
     unsigned block[3];
-    /* A number that no other node of the graph has.  If tools of the device
-     * name nodes, they use this number. */
+    /* A number that no other node of the graph has.  Tools of the device, such
+     * as profilers, identify the node by this number, if they show nodes. */
     uint32_t number;
     /* For a kernel, the bytes of dynamic shared memory of each block, if
      * `grid` and `block` are known.  Else 0. */
@@ -408,9 +414,9 @@ struct ps_backend {
 
     /* ---- Required: devices -------------------------------------------- */
 
-    /* How many devices there are.  Core calls this member first.  As long as
-     * the result is 0 or a failure, core calls no other member except
-     * status_name and status_text.  Core calls this member again until a
+    /* How many devices there are.  As long as the result is 0 or a failure,
+     * core calls no member except status_name, status_text, versions,
+     * activities_begin and shutdown.  Core calls this member again until a
      * device is used; after that the count is fixed.  May block.  Must
      * initialize no device, and must leave the process free to fork.
      * Statuses: PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
@@ -463,8 +469,9 @@ struct ps_backend {
 
     /* Give the stream up.  Core never calls this for stream 0.  Work that is
      * queued still runs; the call does not wait for it.  If that work has
-     * failed and no synchronize has returned the failure, the next
-     * device_synchronize returns it.  May block. */
+     * failed and no call of stream_synchronize or device_synchronize has
+     * returned the failure, the next device_synchronize returns it.  May
+     * block. */
     ps_status (*stream_destroy)(const struct ps_backend *backend, int device,
                                 ps_handle stream);
 
@@ -492,13 +499,14 @@ struct ps_backend {
                                    int device, ps_handle stream,
                                    ps_handle event);
 
-    /* Optional; NULL if no stream's queue is ever full.  Wait until the queue
-     * of the stream has room.  Returns PS_ERROR_TIMED_OUT if it has none after
-     * timeout_ns.  When the queue is full, a member that enqueues queues
-     * nothing and returns PS_ERROR_QUEUE_FULL.  Core then calls this member,
-     * and after that the other member again.  May block.  Returns
-     * PS_ERROR_NOT_PERMITTED if work of the stream itself calls this member,
-     * because such a wait might never end. */
+    /* Optional; NULL if no stream's queue is ever full.  When the queue of the
+     * stream is full, each member that queues an operation, except
+     * memory_free, queues nothing and returns PS_ERROR_QUEUE_FULL. Core then
+     * calls this member, which waits until the queue has room, and after that
+     * the other member again.  Returns PS_ERROR_TIMED_OUT if the queue has no
+     * room after timeout_ns.  May block.  Returns PS_ERROR_NOT_PERMITTED if
+     * work of the stream itself calls this member, because such a wait might
+     * never end. */
     ps_status (*stream_wait_room)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int64_t timeout_ns);
 
@@ -533,7 +541,8 @@ struct ps_backend {
     /* Returns PS_SUCCESS when the latest record is done or the event was never
      * recorded, PS_ERROR_NOT_READY when the record is not done, and otherwise
      * the failure of the work before it.  Answers at once.  After PS_SUCCESS,
-     * core does not query the event until it is recorded again. */
+     * core does not query the event until it is recorded again, unless other
+     * processes or graphs may record it. */
     ps_status (*event_query)(const struct ps_backend *backend, int device,
                              ps_handle event);
 
@@ -545,7 +554,7 @@ struct ps_backend {
                                    int device, ps_handle event,
                                    const struct ps_limit *limit);
 
-    /* ---- Optional group: timing ---------------------------------------- */
+    /* ---- Optional: timing ---------------------------------------------- */
 
     /* Milliseconds between two events of one device, both made with
      * PS_EVENT_TIMING, recorded and done.  May be negative if end was recorded
@@ -627,8 +636,8 @@ struct ps_backend {
     ps_status (*memory_info)(const struct ps_backend *backend, int device,
                              uint64_t *free, uint64_t *total);
 
-    /* Whether device can reach peer's memory without staging (1) or not (0).
-     * May block. */
+    /* Optional.  Whether device can reach peer's memory without staging (1) or
+     * not (0).  May block. */
     ps_status (*peer_accessible)(const struct ps_backend *backend, int device,
                                  int peer, int *accessible);
 
@@ -639,7 +648,7 @@ struct ps_backend {
     ps_status (*memory_device)(const struct ps_backend *backend, int device,
                                const void *address, int *owner);
 
-    /* ---- Optional group: work ------------------------------------------ */
+    /* ---- Optional: work ------------------------------------------------ */
 
     /* Queue a call of function(argument) on one of the backend's threads.  The
      * function is short, does not wait and does not call the backend.
@@ -675,10 +684,10 @@ struct ps_backend {
                                struct ps_notification *notification);
 
     /* As stream_notify, but call reached when the event's latest record is
-     * done, or at once if the event was never recorded.  Later records and the
-     * event's destruction do not change that.  The state of streams other than
-     * the one of that record does not change it either.  The status is the
-     * failure of the work before that record.  May block.  Statuses:
+     * done, or at once if the event was never recorded.  Later records, the
+     * event's destruction, and the state of other streams than that of the
+     * record do not change when reached is called.  The status is the failure
+     * of the work before that record.  May block.  Statuses:
      * PS_ERROR_CAPTURED_EVENT, PS_ERROR_OUT_OF_MEMORY,
      * PS_ERROR_SHUTTING_DOWN. */
     ps_status (*event_notify)(const struct ps_backend *backend, int device,
@@ -719,14 +728,16 @@ struct ps_backend {
     ps_status (*gate_open)(const struct ps_backend *backend, int device,
                            ps_handle gate);
 
-    /* ---- Optional group: capture --------------------------------------- */
+    /* ---- Optional: capture --------------------------------------------- */
 
     /* Whether work on the stream is captured (1) or executed (0).  Answers at
      * once, and disturbs no capture. */
     ps_status (*stream_capturing)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int *capturing);
 
-    /* ---- Optional group: graphs (all or none, but for two) -------------- */
+    /* ---- Optional group: graphs ----------------------------------------- */
+
+    /* All or none, except capture_mode_exchange and graph_print. */
 
     /* Begin to capture the stream's work instead of running it.  If another
      * stream waits for an event that was recorded in the capture, that stream
@@ -803,13 +814,12 @@ struct ps_backend {
     /* The program is ending: start no more queued work, wait for running work
      * for at most timeout_ns, and end the backend's threads.  A later wait
      * returns PS_ERROR_SHUTTING_DOWN if work is left.  A wait that is already
-     * in progress goes on, perhaps for ever.  Only a thread that the program
-     * does not join before it ends, such as a daemon thread, can be in such a
-     * wait.
-     * May block.  Returns PS_ERROR_NOT_READY if work was still running at the
-     * end.  A backend with PS_BACKEND_SHARED waits only for its own threads:
-     * queued work belongs to the driver, which does not wait for it when the
-     * process ends. */
+     * in progress goes on, perhaps for ever.  Such a wait can only be on a
+     * thread that the program does not join before it ends, such as a daemon
+     * thread.  May block.  Returns PS_ERROR_NOT_READY if work was still
+     * running at the end.  A backend with PS_BACKEND_SHARED waits only for its
+     * own threads: queued work belongs to the driver, which does not wait for
+     * it when the process ends. */
     ps_status (*shutdown)(const struct ps_backend *backend,
                           int64_t timeout_ns);
 
@@ -846,8 +856,8 @@ struct ps_backend {
 
     /* The number of the capture that captures the stream's work; 0 if there is
      * none.  Each capture of a process has its own number, which is above 0.
-     * Disturbs no capture.  Answers at once, unless another thread is ending a
-     * capture: then the call may wait until that is done. */
+     * Disturbs no capture.  Answers at once, but with PS_BACKEND_SHARED may
+     * wait until another thread has begun or ended a capture. */
     ps_status (*stream_capture)(const struct ps_backend *backend, int device,
                                 ps_handle stream, uint64_t *capture);
 
@@ -919,13 +929,14 @@ struct ps_backend {
     /* Have the times at which an operation begins and ends stored in *times.
      * The operation is the one that the calling thread queues by its next call
      * of memory_copy, memory_fill, memory_fill_items, host_function, sleep or
-     * graph_launch.  When that call returns PS_SUCCESS, both members of *times
-     * are 0, or are already the times.  If the operation is captured, they
-     * stay unchanged.  begin is written before end, each atomically, and
-     * *times belongs to the backend until end is written.  begin stays 0 if
-     * only the end is known.  end becomes -1 if neither time is known.  If
-     * times is NULL, an earlier call of this member is cancelled.  Answers at
-     * once.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+     * graph_launch.  If the operation is captured, *times stays unchanged.
+     * Otherwise, before that call returns PS_SUCCESS, the backend sets both
+     * members of *times to 0, and later to the times.  begin is written before
+     * end, each atomically, and *times belongs to the backend until end is
+     * written.  begin stays 0 if only the end is known.  end becomes -1 if
+     * neither time is known.  If times is NULL, an earlier request that no
+     * operation has used is cancelled.  Answers at once.  Statuses:
+     * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*operation_times)(const struct ps_backend *backend,
                                  struct ps_times *times);
 
@@ -951,12 +962,11 @@ struct ps_backend {
 
     /* Describe for people what the stream waits for: first the state of the
      * stream, then the state of the stream for whose record its first
-     * operation waits, and so on.  *count becomes the number of all states.
-     * If that is more than room (> 0), the last element of the array is the
-     * last state, and the states for which there is no room before it are left
-     * out.  Changes nothing and runs no callbacks, so that it may be called
-     * while any other member waits.  Answers at once.  Statuses:
-     * PS_ERROR_INVALID_HANDLE. */
+     * operation waits, and so on.  *count becomes the number of all states,
+     * which may be more than room (> 0).  In that case the array has the first
+     * room - 1 states, and then the last state.  Changes nothing and runs no
+     * callbacks, so that it may be called while any other member waits.
+     * Answers at once.  Statuses: PS_ERROR_INVALID_HANDLE. */
     ps_status (*stream_explain)(const struct ps_backend *backend, int device,
                                 ps_handle stream,
                                 struct ps_stream_state *states, int room,
@@ -967,7 +977,7 @@ struct ps_backend {
     /* Describe the graph: its nodes, in an order in which they may run, and
      * its edges, each once.  On entry, *node_count and *edge_count are the
      * room in the arrays.  On return, they are the numbers of all nodes and
-     * edges; nodes and edges that have no room are left out.  May block. */
+     * edges; those for which there is no room are left out.  May block. */
     ps_status (*graph_nodes)(const struct ps_backend *backend, int device,
                              ps_handle graph, struct ps_graph_node *nodes,
                              size_t *node_count, struct ps_graph_edge *edges,
@@ -991,7 +1001,8 @@ struct ps_backend {
      * executable; only the parameters of nodes may differ.  Launches that were
      * queued still do the earlier work.  After a failure the executable is as
      * it was.  May block.  Statuses: PS_ERROR_GRAPH_UPDATE if the graph
-     * differs too much.  *difference then says how the graph differs. */
+     * differs too much.  With this status, *difference says how the graph
+     * differs. */
     ps_status (*graph_update)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle graph,
                               struct ps_graph_difference *difference);
@@ -1058,10 +1069,11 @@ struct ps_backend {
      * until activities_end.  The backend calls the members of *functions, with
      * the argument, as struct ps_activity_functions says.  *functions lives as
      * long as the process.  May block.  Must not create a context.  Statuses:
-     * PS_ERROR_NOT_SUPPORTED if the backend lacks a library that it needs;
-     * PS_ERROR_NOT_PERMITTED if another tool observes already.  With
+     * PS_ERROR_NOT_SUPPORTED if the backend cannot observe in this process,
+     * for example because a library is missing; PS_ERROR_NOT_PERMITTED if the
+     * driver refuses, for example because another tool observes already.  With
      * PS_ERROR_NOT_PERMITTED, reason receives a text for people, of at most
-     * size bytes, that names the tool. */
+     * size bytes, that says why. */
     ps_status (*activities_begin)(
         const struct ps_backend *backend,
         const struct ps_activity_functions *functions, void *argument,
@@ -1096,14 +1108,14 @@ struct ps_backend {
     ps_status (*peer_access)(const struct ps_backend *backend, int device,
                              int peer, int access);
 
-    /* Optional.  If it is present, each thread has its own default stream on
-     * each device: in every member, the handle PS_STREAM_PER_THREAD means the
-     * default stream of the calling thread.  Such a stream serializes with
-     * stream 0, as the streams of blocking_create do.  It begins idle when its
-     * thread first uses it, and is never destroyed: when the thread ends, work
-     * that is queued still runs.  Core uses such a stream only on its own
-     * thread.  When the thread ends, core waits for the stream only if the
-     * backend has PS_BACKEND_THREADS_FINISH.
+    /* Optional.  If this member is present, each thread has its own default
+     * stream on each device: in every member, the handle PS_STREAM_PER_THREAD
+     * means the default stream of the calling thread.  Such a stream
+     * serializes with stream 0, as the streams of blocking_create do.  It
+     * begins idle when its thread first uses it, and is never destroyed: when
+     * the thread ends, work that is queued still runs.  Core uses a thread's
+     * default stream only on that thread.  When the thread ends, core waits
+     * for the stream only if the backend has PS_BACKEND_THREADS_FINISH.
      *
      * Write a name for the calling thread's stream.  The name is a number that
      * no other stream of the device ever has, and ps_is_thread_stream_name
