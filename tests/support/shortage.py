@@ -113,14 +113,21 @@ class Threads(Python):
     ENDED = ("FINISHED", "CANCELLED_AND_NOTIFIED")
 
     def attempt(self, call, skip, count):
-        futures = call(
-            functools.partial(_testcapi.set_nomemory, skip, skip + count)
-        )
+        looks = False
+
+        def start():
+            # The main thread has no memory either, so let it enter its loop.
+            while not looks:
+                time.sleep(0.0005)
+            _testcapi.set_nomemory(skip, skip + count)
+
+        futures = call(start)
         end = time.monotonic() + LIMIT
         over, left = False, futures
         # Take no lock, as this may fail here, too.
         while left:
             try:
+                looks = True
                 left = [f for f in left if f._state not in self.ENDED]
                 time.sleep(0.0005)
                 if time.monotonic() > end:
@@ -137,14 +144,11 @@ class Threads(Python):
 
 
 def arm(start, result):
-    # The main thread has no memory either, so give it time to enter its loop.
-    time.sleep(0.001)
     start()
     return result
 
 
 def arm_and_raise(start, error):
-    time.sleep(0.001)
     start()
     raise error
 
