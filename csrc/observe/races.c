@@ -1019,7 +1019,7 @@ look(const struct actual *actual, struct ps_race *race,
         names[1] = actors[actual->actor].name;
         ours->stream = &names[1];
     }
-    race->freed = entry->freed;
+    race->freed = earlier && entry->freed;
     race->actor = entry->actor;
     race->number = earlier ? entry->number : 0;
     *found = entry->description;

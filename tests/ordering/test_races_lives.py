@@ -591,6 +591,26 @@ def test_memory_that_is_freed_too_early(three, found, keep, pinned):
         assert len(found) == 1
 
 
+def test_memory_that_is_freed_after_the_second_operation(three, found):
+    """The callable was queued before the kernel, so the kernel is the second
+    operation.  That the memory was freed then explains nothing."""
+    if three.backend.name == "cpu":
+        pytest.skip("cpu: memory that is not pinned may get another address")
+    place = {"device": three.backend.device(), "pin_memory": True}
+    memory = []
+    future = three.later(lambda: memory[0].memoryview(readonly=True))
+    block = pystreams.Buffer(512, **place)
+    address = block.data_ptr()
+    races.declare(three.b, writes=[block[:64]], name="kernel")
+    del block
+    memory.append(again(place, None, address))
+    three.go.set()
+    future.result(LONG)
+    (race,) = found
+    assert race.second.name == "kernel"
+    assert not race.freed
+
+
 def test_memory_that_is_freed_in_time(three, found):
     """An access that comes after a free in the order of its stream is not
     reported."""
