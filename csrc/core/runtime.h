@@ -230,6 +230,15 @@ ps_runtime_is_used(struct ps_runtime *runtime)
            ps_generation() + 1;
 }
 
+/* Returns whether an ancestor of this process has used a device of the
+ * runtime, so that this process must not call the backend. */
+static inline bool
+ps_runtime_is_foreign(struct ps_runtime *runtime)
+{
+    unsigned used = atomic_load_explicit(&runtime->used, memory_order_acquire);
+    return used != 0 && used != ps_generation() + 1;
+}
+
 /* Prepare the devices, and mark the runtime as used by this process.  Call
  * this before a device is used.  Returns PS_ERROR_FOREIGN in a forked child,
  * if the parent used the runtime and the backend does not have the flag

@@ -328,9 +328,10 @@ shut_down(PyObject *Py_UNUSED(module), PyObject *args)
     finished = stop_jobs((int64_t)(timeout * 1e9));
     Py_BEGIN_ALLOW_THREADS
     for (int i = 0; i < ps_runtime_count(); i++) {
-        const struct ps_backend *backend = ps_runtime_at(i)->backend;
+        struct ps_runtime *runtime = ps_runtime_at(i);
+        const struct ps_backend *backend = runtime->backend;
         int64_t left = deadline - monotonic_ns();
-        if (backend->shutdown != NULL &&
+        if (backend->shutdown != NULL && !ps_runtime_is_foreign(runtime) &&
             backend->shutdown(backend, left > 0 ? left : 0) != PS_SUCCESS) {
             finished = false;
         }

@@ -112,8 +112,10 @@ def test_gates_in_c(run_in_c):
     assert (done.stdout[-9:], done.stderr) == ("0 failed\n", ""), done.stdout
 
 
-@pytest.mark.parametrize("name", ["captures", "graph_nodes", "launches"])
-def test_graphs_in_c(run_in_c, name):
+@pytest.mark.parametrize(
+    "name", ["captures", "graph_nodes", "launches", "waits"]
+)
+def test_members_in_c(run_in_c, name):
     done = run_in_c([], TESTS / f"c/late/{name}.c")
     assert (done.stdout, done.stderr) == ("0 wrong\n", "")
 
@@ -227,6 +229,58 @@ pystreams.cuda.synchronize()
 """.replace("READER", reader)
     )
     assert printed == "True\n"
+
+
+def test_a_copy_does_not_wait_in_the_driver(run):
+    """A copy on a blocking stream comes after the work of the default
+    stream."""
+    printed = run("""
+import threading, time
+done = threading.Event()
+stream = pystreams.Stream("cuda", blocking=True)
+block = backend.empty(100, stream=stream)
+block.fill_(1, stream=stream)
+stream.synchronize()
+future = backend.default_stream().submit(done.wait)
+def read():
+    with stream:
+        block.tobytes()
+reader = threading.Thread(target=read)
+reader.start()
+time.sleep(0.2)
+print(reader.is_alive(), late.late_cuda_waiting_copies())
+done.set()
+reader.join()
+print(late.late_cuda_waiting_copies())
+future.result()
+""")
+    assert printed == "True 0\n0\n"
+
+
+@pytest.mark.parametrize("ends", ["itself", "a callable"])
+def test_a_child_ends_at_once(run, ends):
+    """A forked child may not use CUDA if its parent did, so it neither ends
+    nor awaits the backend's threads, which it does not have."""
+    printed = run(
+        """
+import os, time
+stream, waiter = pystreams.cuda.Stream(), pystreams._C.Waiter()
+with stream:
+    pystreams.cuda._sleep(10**8)
+waiter.register(stream, 1)
+parent, start = os.getpid(), time.monotonic()
+if sys.argv[1] == "itself":
+    child = os.fork()
+else:
+    child = stream.submit(os.fork).result()
+if os.getpid() != parent:
+    sys.exit(3)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(status, time.monotonic() - start < 3)
+""",
+        ends,
+    )
+    assert printed == ("3 True\n" if ends == "itself" else "0 True\n")
 
 
 def test_an_abandoned_wait_is_none_of_another_event_s(run):

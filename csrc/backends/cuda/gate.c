@@ -188,26 +188,6 @@ slot_queue(struct cuda_slot *slot, ps_handle stream,
     return status;
 }
 
-/* As cuda_stream_state, but for a blocking stream also checks the default
- * stream, because the next operation of a blocking stream will wait for the
- * default stream.  If the stream is the default stream itself, the driver's
- * query includes the blocking streams. */
-static ps_status
-state_with_default(ps_handle stream)
-{
-    unsigned flags = cudaStreamNonBlocking;
-    ps_status status = cuda_stream_state(stream);
-
-    if (status == PS_SUCCESS && stream != 0) {
-        status = (ps_status)cudaStreamGetFlags((cudaStream_t)stream, &flags);
-    }
-    if (status == PS_SUCCESS && !(flags & cudaStreamNonBlocking) &&
-        cuda_stream_state(0) != PS_SUCCESS) {
-        status = PS_ERROR_NOT_READY;
-    }
-    return status;
-}
-
 /* Queue the gate on the stream.  The caller has called cuda_poll_enter for the
  * completion `event`.  If the stream is idle, it has already reached the gate.
  * In that case *idle becomes true, and the caller must report the arrival. */
@@ -217,7 +197,7 @@ gate_queue(struct arrival *arrival, ps_handle stream,
 {
     struct cuda_slot *slot = arrival->slot;
     struct cuda_completion *word;
-    ps_status status = state_with_default(stream);
+    ps_status status = cuda_stream_next_state(stream);
 
     *idle = status == PS_SUCCESS;
     if (*idle) {

@@ -10,6 +10,20 @@
 #include "pool.h"
 #include "table.h"
 
+/* Query the event in the relaxed mode.  In another mode, the query would
+ * invalidate a capture that has begun during the wait in the mode
+ * PS_CAPTURE_GLOBAL. */
+static ps_status
+query_quietly(CUevent event)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+    cuda_driver.capture_mode(&mode);
+    ps_status status = (ps_status)cuda_driver.event_query(event);
+    cuda_driver.capture_mode(&mode);
+    return status;
+}
+
 /* Poll the event until it completes or the limit is reached.  During the first
  * EAGER ns, do not sleep between the queries. */
 static ps_status
@@ -17,7 +31,7 @@ event_wait_for(CUevent event, const struct ps_limit *limit)
 {
     enum { EAGER = 50 * CUDA_MICROSECOND, QUESTION = 50 * CUDA_MILLISECOND };
     int64_t start = cuda_now_ns(), now = start, asked = start;
-    ps_status status = cuda_driver.event_query(event);
+    ps_status status = query_quietly(event);
 
     while (status == PS_ERROR_NOT_READY && now - start < limit->timeout_ns) {
         int64_t rest = cuda_rest_ns(now - start);
@@ -32,10 +46,26 @@ event_wait_for(CUevent event, const struct ps_limit *limit)
                 return PS_ERROR_TIMED_OUT;
             }
         }
-        status = cuda_driver.event_query(event);
+        status = query_quietly(event);
         now = cuda_now_ns();
     }
     return status == PS_ERROR_NOT_READY ? PS_ERROR_TIMED_OUT : status;
+}
+
+ps_status
+cuda_stream_next_state(ps_handle stream)
+{
+    unsigned flags = cudaStreamNonBlocking;
+    ps_status status = cuda_stream_state(stream);
+
+    if (status == PS_SUCCESS && stream != 0) {
+        status = (ps_status)cudaStreamGetFlags((cudaStream_t)stream, &flags);
+    }
+    if (status == PS_SUCCESS && !(flags & cudaStreamNonBlocking) &&
+        cuda_stream_state(0) != PS_SUCCESS) {
+        status = PS_ERROR_NOT_READY;
+    }
+    return status;
 }
 
 ps_status
@@ -43,7 +73,7 @@ cuda_stream_drain(int device, ps_handle stream)
 {
     const struct ps_limit forever = {.timeout_ns = INT64_MAX};
     struct cuda_completion *completion;
-    ps_status status = cuda_stream_state(stream);
+    ps_status status = cuda_stream_next_state(stream);
 
     if (status != PS_ERROR_NOT_READY) {
         return status != PS_ERROR_CAPTURE_UNSUPPORTED ? status : PS_SUCCESS;

@@ -227,6 +227,14 @@ is_pageable(const void *address)
     return !is_of_device(address) && !is_pinned(address);
 }
 
+static int waiting_copies;
+
+int
+late_cuda_waiting_copies(void)
+{
+    return waiting_copies;
+}
+
 /* As in CUDA, a copy from or to pageable memory returns when it is done. */
 cudaError_t
 cudaMemcpyAsync(void *to, const void *from, size_t nbytes,
@@ -235,6 +243,10 @@ cudaMemcpyAsync(void *to, const void *from, size_t nbytes,
     (void)kind;
     begin();
     int index = index_of(stream);
+    if (is_pageable(to) &&
+        (!is_idle(index) || (is_blocking(index) && !is_idle(0)))) {
+        waiting_copies++;
+    }
     queue_copy(index, to, from, nbytes);
     if (is_pageable(to) || is_pageable(from)) {
         drain(index);

@@ -36,6 +36,10 @@ struct event {
 /* The number of faults reported. */
 int late_cuda_faults(void);
 
+/* The number of copies to pageable memory that had to wait.  A real driver
+ * holds its locks during such a wait. */
+int late_cuda_waiting_copies(void);
+
 /* Set the seed of the random choices. */
 void late_cuda_seed(unsigned seed);
 
