@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
+from contextvars import Context
 from functools import partial
 from itertools import count
 from weakref import WeakKeyDictionary, ref
@@ -25,7 +26,9 @@ class _LoopState:
         self.waiter = _C.Waiter()
         self._tokens = count()
         self._receivers: dict[int, Callable[[int, int], None]] = {}
-        loop.add_reader(self.waiter.fileno(), self._deliver)
+        # Not in the context of the task that awaits first: the loop would keep
+        # that context.
+        Context().run(loop.add_reader, self.waiter.fileno(), self._deliver)
 
     def new_token(self, receive: Callable[[int, int], None]) -> int:
         """Return a token; receive(token, status) will get its message."""
@@ -67,6 +70,12 @@ def _state_of(loop: asyncio.AbstractEventLoop) -> _LoopState:
     return state
 
 
+def _converted(error: StopIteration) -> RuntimeError:
+    converted = RuntimeError("a callable raised StopIteration")
+    converted.__cause__ = error
+    return converted
+
+
 def _settle(
     waiter: _C.Waiter,
     future: asyncio.Future[None],
@@ -80,7 +89,13 @@ def _settle(
     _C.timeline_await_end(begun)
     try:
         waiter.check(obj, status)
-    except Exception as error:
+    except StopIteration as error:
+        # As in a coroutine, because a Future refuses it.
+        future.set_exception(_converted(error))
+    except (KeyboardInterrupt, SystemExit) as error:
+        future.set_exception(error)
+        raise
+    except BaseException as error:
         future.set_exception(error)
     else:
         future.set_result(None)

@@ -15,6 +15,9 @@ _MOST_DIMENSIONS = 64
 
 
 def _extents(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, tuple):
+        # A subclass may have a length that is not the number of its items.
+        value = tuple(value)
     if not isinstance(value, tuple) or len(value) > _MOST_DIMENSIONS:
         raise TypeError(
             f"{_WHAT} must have '{name}' as a tuple of at most "
@@ -75,9 +78,8 @@ def read_array_interface(
     shape = _extents("shape", get("shape"))
     item_size = _item_size(get("typestr"))
     strides = get("strides")
-    if strides is None:
-        strides = ()
-    elif len(_extents("strides", strides)) != len(shape):
+    strides = () if strides is None else _extents("strides", strides)
+    if get("strides") is not None and len(strides) != len(shape):
         raise ValueError(
             f"{_WHAT} has {len(shape)} extents and {len(strides)} strides"
         )

@@ -123,8 +123,8 @@ class Registered(Generic[_W]):
         for obj in objects:
             if isinstance(obj, (_C.Stream, _C.Event)):
                 self._moments[obj] = _C.races_moment(obj)
-        _C.races_ignore(True)
         try:
+            _C.races_ignore(True)
             for obj in objects:
                 self._register(next(tokens), obj)
         finally:
@@ -168,6 +168,8 @@ class Registered(Generic[_W]):
             self._callbacks.pop()
         for token in self._objects:
             self._waiter.cancel(token)
+        # A done Future keeps its callback, which refers to the Waiter.
+        self._objects.clear()
 
     def __enter__(self) -> Self:
         return self

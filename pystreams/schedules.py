@@ -290,10 +290,14 @@ class _Run:
             _C.schedule_end(False)
             self._paused = True
         self._collects = gc.isenabled()
+        was_on = _C.schedule_is_on()
         try:
             gc.disable()
             self.begin(self._paused)
         except BaseException:
+            if not was_on and _C.schedule_is_on():
+                # Ctrl-C has come after the schedule had begun.
+                _C.schedule_end(True)
             self._collect()
             self._resume()
             raise

@@ -124,6 +124,9 @@ ps_emulation_reuse(struct ps_runtime *runtime)
     }
     ps_memory_sweep(runtime);
     ps_pinned_trim(runtime);
+    for (int i = 0; i < runtime->room; i++) {
+        ps_device_give_up_deferred(&runtime->devices[i]);
+    }
     bool clean = has_no_blocks(&runtime->memory);
     for (int i = 0; i < runtime->room && clean; i++) {
         drain_device(&runtime->devices[i]);

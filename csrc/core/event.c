@@ -347,11 +347,11 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
         return PS_ERROR_INVALID_DEVICE;
     }
     bool external = ps_event_is_external_on(event, stream);
+    bool captured = !external && ps_stream_is_captured(stream);
     status = external ? record_external(event, stream)
                       : PS_CALL(device, event_record,
                                 atomic_load(&event->handle), stream->handle);
     if (status == PS_SUCCESS) {
-        bool captured = !external && ps_stream_is_captured(stream);
         if (captured !=
             atomic_load_explicit(&event->captured, memory_order_relaxed)) {
             atomic_store_explicit(&event->captured, captured,

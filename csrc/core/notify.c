@@ -38,7 +38,6 @@ ps_stream_notify(struct ps_stream *stream,
 ps_status
 ps_event_notify(struct ps_event *event, struct ps_registration *registration)
 {
-    struct ps_device *device = atomic_load(&event->device);
     if (event->generation != ps_generation()) {
         return PS_ERROR_FOREIGN;
     }
@@ -53,7 +52,10 @@ ps_event_notify(struct ps_event *event, struct ps_registration *registration)
     if (event->runtime->backend->event_notify == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    registration->device = device;
+    /* Read the device only now: it is not NULL, because the event has been
+     * recorded. */
+    struct ps_device *device = registration->device =
+        atomic_load(&event->device);
     return PS_CALL(device, event_notify, atomic_load(&event->handle),
                    &registration->notification);
 }

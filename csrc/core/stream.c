@@ -538,6 +538,7 @@ ps_stream_wrap(struct ps_device *device, ps_handle handle, void *owner,
     stream->owner = owner;
     stream->release_owner = release_owner;
     stream->shared = shared;
+    stream->partition = shared != NULL ? shared->partition : NULL;
     *result = stream;
     return PS_SUCCESS;
 }

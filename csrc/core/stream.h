@@ -67,8 +67,9 @@ struct ps_stream {
     /* The stream's place in the device's list `streams`.  The device's mutex
      * guards it. */
     LIST_ENTRY(ps_stream) neighbours;
-    /* A reference to the stream's partition; NULL if the stream is in no
-     * partition. */
+    /* The stream's partition, or NULL if the stream is in no partition.  An
+     * owned stream has a reference to it, and an external stream borrows that
+     * of `shared`. */
     struct ps_partition *partition;
     /* The next stream in the device's list `deferred`. */
     struct ps_stream *next_deferred;

@@ -803,11 +803,12 @@ graph_finish(struct graph *graph)
     graph->list = calloc(2 * graph->among.count + 1, sizeof(*graph->list));
     for (size_t i = 0; graph->list != NULL && i < graph->among.count; i++) {
         const struct segment *segment = &graph->among.segments[i];
-        struct ps_access access = {segment->begin,
-                                   segment->end - segment->begin, false};
+        struct ps_access access = {.begin = segment->begin,
+                                   .nbytes = segment->end - segment->begin};
         bool reads = false;
         for (struct entry *e = segment->entries; e != NULL; e = e->next) {
             access.writes = access.writes || e->writes;
+            access.declared = access.declared || e->declared;
             reads = reads || !e->writes;
         }
         if (access.writes) {
@@ -1701,7 +1702,7 @@ ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle handle)
 static bool
 comes_after(const struct ps_actor_name *stream, const struct entry *entry)
 {
-    int index = actor_of(stream);
+    int index = serialized(stream);
     return index == entry->actor ||
            (index >= 0 && refresh(&actors[index]) &&
             clock_at(actors[index].clock, entry->actor) >= entry->number);

@@ -398,6 +398,18 @@ raise_absent(struct ps_runtime *runtime, const char *feature)
 }
 
 void
+report_unless_interrupt(PyObject *function)
+{
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+        PyErr_Clear();
+        PyErr_SetInterrupt();
+    }
+    else {
+        PyErr_WriteUnraisable(function);
+    }
+}
+
+void
 report_ignored(const char *doing)
 {
 #if PY_VERSION_HEX >= 0x030D0000

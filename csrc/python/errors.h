@@ -133,6 +133,11 @@ report_cleanup(struct ps_runtime *runtime, struct ps_device *device,
  * operation in which it was raised. */
 void report_ignored(const char *doing);
 
+/* Pass the current exception, which the function raised, to
+ * sys.unraisablehook.  A KeyboardInterrupt is raised again instead, when the
+ * interpreter next checks for signals. */
+void report_unless_interrupt(PyObject *function);
+
 /* An exception that was pending.  exception_save takes the pending exception
  * away, so that other code can run without it.  exception_restore makes it
  * pending again.  If no exception was pending, the fields are NULL. */

@@ -1096,8 +1096,9 @@ Graph_use_hooks(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(ignored))
 static PyObject *
 Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
+    bool was_capturing = is_capturing_now(self);
     PyObject *begun = PyObject_CallMethod(self, "_begin_capture", NULL);
-    if (begun == NULL && is_capturing_now(self)) {
+    if (begun == NULL && !was_capturing && is_capturing_now(self)) {
         /* Ctrl-C may have raised an exception after the capture had begun. */
         drop_capture(self);
     }

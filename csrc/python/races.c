@@ -471,11 +471,27 @@ note_arguments(PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
+/* As actor_name, but for a stream of another library also finds out whether it
+ * serializes with the default stream. */
+static struct ps_actor_name
+full_name(struct ps_stream *stream)
+{
+    struct ps_actor_name name = actor_name(stream);
+    int blocking = 0;
+    ps_status status = PS_SUCCESS;
+    if (stream->identity != 0) {
+        CALL_BACKEND(stream->device->runtime,
+                     status = ps_stream_blocking(stream, &blocking));
+    }
+    name.blocking = status == PS_SUCCESS && blocking;
+    return name;
+}
+
 int
 expect_callable(struct ps_stream *stream, PyObject *const *args,
                 Py_ssize_t count, PyObject *future)
 {
-    struct ps_actor_name name = actor_name(stream);
+    struct ps_actor_name name = full_name(stream);
     struct access_list list = {NULL};
     if (viewed_by(args, count, &list) < 0) {
         PyMem_Free(list.accesses);
@@ -756,7 +772,7 @@ races_declare(PyObject *Py_UNUSED(module), PyObject *args)
         if (stream == NULL) {
             return NULL;
         }
-        name = actor_name(stream);
+        name = full_name(stream);
     }
     int result = -1;
     if (add_declared(&list, reads, false) == 0 &&

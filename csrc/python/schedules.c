@@ -56,7 +56,7 @@ queued(uint64_t first, uint64_t last, int device_type, int device,
                 function, "KKiKN", (unsigned long long)first,
                 (unsigned long long)last, device, (unsigned long long)stream,
                 name_of(device_type, device, stream))) < 0) {
-            PyErr_WriteUnraisable(function);
+            report_unless_interrupt(function);
         }
         Py_DECREF(function);
     }

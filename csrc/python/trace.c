@@ -34,14 +34,8 @@ call_dispatch(PyObject *function, enum ps_trace_kind kind,
     PyObject *result = PyObject_CallFunction(
         function, "iiiKK", (int)kind, device->runtime->backend->device_type,
         device->index, (unsigned long long)first, (unsigned long long)second);
-    if (result == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-        /* Let the interpreter raise KeyboardInterrupt again when it next
-         * checks for signals. */
-        PyErr_Clear();
-        PyErr_SetInterrupt();
-    }
-    else if (result == NULL) {
-        PyErr_WriteUnraisable(function);
+    if (result == NULL) {
+        report_unless_interrupt(function);
     }
     Py_XDECREF(result);
     exception_restore(saved);

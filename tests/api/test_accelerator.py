@@ -217,3 +217,16 @@ def test_asking_by_name_gives_that_or_an_error(run_python):
     done = run_python("import pystreams; pystreams.Stream('cuda')", env=NO_GPU)
     assert done.returncode == 1
     assert "RuntimeError: No CUDA GPUs are available: " in done.stderr
+
+
+def test_a_graph_that_is_entered_again(accelerator):
+    """The second block is refused, and the first still captures."""
+    stream, graph = accelerator.stream(), api.Graph()
+    memory = accelerator.filled(1, 64, stream=stream)
+    stream.synchronize()
+    with stream, graph:
+        with pytest.raises(RuntimeError), graph:
+            pass
+        assert stream.is_capturing()
+        memory.fill_(2)
+    assert memory.tobytes() == bytes([1]) * 64

@@ -27,6 +27,16 @@ def test_its_work_is_in_the_middle(backend, stream, graph, buffer):
     assert byte_of(buffer, stream) == 3
 
 
+def test_of_an_empty_graph(backend, stream, graph, buffer):
+    with pytest.warns(UserWarning, match="empty"):
+        child = captured(backend)
+    with Capture(graph, stream):
+        graph.add_child(child)
+        buffer.fill_(2)
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
 def test_its_forks_are_joined(backend, stream, graph, buffer):
     side, other = backend.stream(), backend.filled(0, SIZE)
 

@@ -14,6 +14,7 @@ from captures import Capture
 import pystreams
 from pystreams import Partition, races, schedules
 from pystreams import cuda as api
+from pystreams.cuda._graphs import Graph
 from pystreams.cuda.green_contexts import GreenContext
 
 SIZE = 1 << 20
@@ -208,6 +209,30 @@ def test_a_graph_keeps_it(backend, graph, joins):
     with pytest.raises(RuntimeError, match="were asked for"):
         Partition(1, backend.device())
     graph.replay()
+    graph.reset()
+    backend.synchronize(0)
+    assert Partition(count, backend.device()).count == count
+
+
+class Foreign:
+    """A stream of another library, which keeps a stream of pystreams."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __cuda_stream__(self):
+        return 0, self.stream.native_handle
+
+
+def test_a_graph_keeps_that_of_an_external_stream(cuda):
+    backend, graph, count = cuda, Graph(cuda.type), whole(cuda)
+    stream = api.ExternalStream(Foreign(partition(backend, count).Stream()))
+    with Capture(graph, stream):
+        backend.call(stream)
+    del stream
+    gc.collect()
+    with pytest.raises(RuntimeError, match="were asked for"):
+        Partition(1, backend.device())
     graph.reset()
     backend.synchronize(0)
     assert Partition(count, backend.device()).count == count

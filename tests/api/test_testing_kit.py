@@ -422,6 +422,26 @@ with emulated_cuda():
     )
 
 
+def test_busy_streams_that_were_dropped_keep_no_place(run_python):
+    """A stream of a partition is given up only once it is idle, which may be
+    after the emulation was left."""
+    done = run_python(
+        """
+import time
+from pystreams import Partition, _C
+from pystreams.testing import emulated_cuda
+for _ in range(20):
+    with emulated_cuda():
+        stream = Partition(1, "cuda").Stream()
+        _C.sleep(1, 10_000_000, stream)
+        del stream
+    time.sleep(0.03)
+""",
+        env=EMPTY,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_cycles_keep_no_place(run_python):
     """For example, the tracebacks of failed tests hold streams in cycles."""
     done = run_python(

@@ -154,7 +154,7 @@ def test_nobody_can_keep_others_from_a_page(engine, peer):
     peer.open(event)
 
 
-WRONG = [600, 1000, 1022]
+WRONG = [600, 901, 909, 1000, 1022]
 
 
 @pytest.mark.parametrize("status", WRONG)
@@ -173,7 +173,7 @@ def test_a_status_that_there_is_not(engine, peer, status):
     peer.do("event.record(backend.stream()); event.synchronize()")
 
 
-@pytest.mark.parametrize("nbytes", [601, 1001, 4096])
+@pytest.mark.parametrize("nbytes", [601, 902, 910, 1001, 4096])
 def test_a_pipe_with_a_status_that_there_is_not(engine, peer, nbytes):
     event = shared(engine)
     peer.open(event)

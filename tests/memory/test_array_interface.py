@@ -145,6 +145,13 @@ def test_size(cuda, nbytes, entries):
     assert block.tobytes() == b"\6" * nbytes
 
 
+class Lying(tuple):
+    """A tuple that says that it has one item."""
+
+    def __len__(self):
+        return 1
+
+
 REFUSED = {
     "no version": ({"version": None}, ValueError, "version"),
     "version 4": ({"version": 4}, ValueError, "version 4"),
@@ -156,6 +163,11 @@ REFUSED = {
     "shape of text": ({"shape": ("64",)}, TypeError, "int"),
     "shape of floats": ({"shape": (64.0,)}, TypeError, "int"),
     "many dimensions": ({"shape": (1,) * 65}, TypeError, "64"),
+    "more dimensions than said": (
+        {"shape": Lying((1,) * 99)},
+        TypeError,
+        "64",
+    ),
     "negative extent": ({"shape": (-64,)}, ValueError, "negative"),
     "extents overflow": ({"shape": (2**62, 4)}, ValueError, "overflow"),
     "large extent": ({"shape": (2**64,)}, ValueError, "64 bits"),

@@ -122,6 +122,46 @@ def test_of_a_stream_that_others_made(backend, blocking):
     assert _C.raw_stream_destroy(backend.type, handle) == 0
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+def test_races_of_a_stream_that_others_made(backend, blocking):
+    """A declared kernel is ordered by the default stream, too."""
+    status, handle = _C.raw_stream_create(backend.type, 0, blocking)
+    assert status == 0
+    external = ExternalStream(handle, backend.device())
+    default, found = backend.default_stream(), []
+    memory = backend.empty(64, stream=default)
+    default.synchronize()
+    with races.detect(found.append):
+        memory.fill_(1, stream=default)
+        races.declare(external, reads=[memory])
+        memory.fill_(2, stream=default)
+    assert len(found) == (0 if blocking else 2)
+    external.synchronize()
+    assert _C.raw_stream_destroy(backend.type, handle) == 0
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_memory_freed_on_the_default_stream(backend, blocking):
+    """A kernel on a blocking stream is done before the memory is free."""
+    side, other = backend.stream(blocking=blocking), backend.stream()
+    default, found = backend.default_stream(), []
+    place = {"device": backend.device(), "stream": default}
+    with races.detect(found.append):
+        for _ in range(200):
+            memory = pystreams.empty(4096, **place)
+            races.declare(side, reads=[memory], name="kernel")
+            address = memory.data_ptr()
+            del memory
+            again = pystreams.empty(4096, **{**place, "stream": other})
+            same = again.data_ptr() == address
+            again.fill_(0, stream=other)
+            if same:
+                break
+        else:
+            pytest.skip("the allocator did not give the address again")
+    assert bool(found) is not blocking
+
+
 def test_streams_of_cudart(cuda):
     """cudaStreamCreate makes blocking streams."""
     place = ctypes.c_void_p()

@@ -591,6 +591,25 @@ def test_memory_that_is_freed_too_early(three, found, keep, pinned):
         assert len(found) == 1
 
 
+def test_memory_that_a_graph_s_kernel_reads(three, found):
+    """The graph does not keep memory that only a declared kernel uses."""
+    if three.backend.name == "cpu":
+        pytest.skip("cpu: memory that is not pinned may get another address")
+    place = {"device": three.backend.device(), "pin_memory": True}
+    graph = Graph(three.backend.type)
+    block = pystreams.Buffer(512, **place)
+    address = block.data_ptr()
+    with Capture(graph, three.a):
+        races.declare(three.a, reads=[block], name="kernel")
+        three.backend.call(three.a)
+    with three.a:
+        graph.replay()
+    del block
+    again(place, None, address).fill_(0, stream=three.b)
+    (race,) = found
+    assert race.freed
+
+
 def test_memory_that_is_freed_after_the_second_operation(three, found):
     """The callable was queued before the kernel, so the kernel is the second
     operation.  That the memory was freed then explains nothing."""

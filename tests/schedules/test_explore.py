@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import re
+import signal
 import threading
 import weakref
 
@@ -30,6 +31,39 @@ def notes(error):
 def name_in(error):
     """Return the name of the schedule to replay, from the note."""
     return re.search(r'replay\(fn, "(.*)"\)', notes(error))[1]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_calls_before_a_schedule_change_nothing(engine, strategy):
+    """A call on the default stream that queues nothing prepares its next
+    work.  That work is none of the schedule's."""
+    default, blocking = engine.default_stream(), engine.stream(blocking=True)
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        late = engine.stream(blocking=True)
+        a, b = (engine.empty(SIZE, stream=one) for _ in "ab")
+        b.fill_(1, stream=late)
+        a.fill_(1, stream=one)
+        a.fill_(2, stream=other)
+        for stream in (one, other, late, default):
+            stream.synchronize()
+        return a.tobytes()[0]
+
+    def results():
+        seen = []
+        for seed in range(1, 7):
+            depth = ":2" if strategy == "pct" else ""
+            seen.append(schedules.replay(fn, f"{strategy}{depth}:{seed}"))
+            default.synchronize()
+        return seen
+
+    first = results()
+    with blocking:
+        engine.empty(SIZE, stream=blocking).fill_(1)
+    blocking.synchronize()
+    default.query()
+    assert results() == first
 
 
 def copied(engine, fixed=False):
@@ -825,3 +859,29 @@ def test_default_streams_of_threads(engine, strategy):
         schedules.replay(of_two_threads(engine), name_in(caught.value))
     fixed = of_two_threads(engine, fixed=True)
     schedules.explore(fixed, runs=100, strategy=strategy)
+
+
+def test_ctrl_c_while_a_schedule_begins(engine, monkeypatch):
+    begin = _C.schedule_begin
+
+    def begin_late(*arguments):
+        begin(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_C, "schedule_begin", begin_late)
+        with pytest.raises(KeyboardInterrupt):
+            schedules.explore(copied(engine, fixed=True), runs=1)
+    assert gc.isenabled()
+    schedules.explore(copied(engine, fixed=True), runs=1)
+
+
+def test_ctrl_c_while_an_operation_is_noted(engine, monkeypatch):
+    """It ends the run."""
+    monkeypatch.setattr(
+        schedules._Places,
+        "note",
+        lambda *_: signal.raise_signal(signal.SIGINT),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        schedules.replay(copied(engine, fixed=True), "early")

@@ -2,13 +2,16 @@
 thread, and nothing is left when the loop, the wait or the work has ended."""
 
 import asyncio
+import contextvars
 import gc
 import os
 import threading
 import time
+import weakref
 from itertools import pairwise
 
 import pytest
+from captures import Capture
 from deadlines import LONG
 
 import pystreams
@@ -595,3 +598,55 @@ def test_a_loop_that_is_gone_keeps_no_descriptor(backend, gate):
         asyncio.run(main())
     gc.collect()
     assert count("fd") == before
+
+
+class Stop(BaseException):
+    pass
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize(
+    ("raised", "caught"), [(Stop, Stop), (StopIteration, RuntimeError)]
+)
+def test_exceptions_of_captured_callables(run, graph, stream, raised, caught):
+    """An await raises whatever the callable of a replay has raised."""
+
+    def fail():
+        time.sleep(0.1)
+        raise raised
+
+    async def main():
+        with stream:
+            graph.replay()
+        with pytest.raises(caught):
+            await stream
+
+    with Capture(graph, stream):
+        stream.submit(fail)
+    run(main())
+
+
+def test_the_loop_keeps_no_context(run, stream):
+    """The first task that awaits ends before the loop does."""
+    variable = contextvars.ContextVar("variable")
+
+    class Value:
+        pass
+
+    async def first():
+        value = Value()
+        variable.set(value)
+        stream.submit(time.sleep, 0.02)
+        await stream
+        return weakref.ref(value)
+
+    async def main():
+        value, tries = await asyncio.create_task(first()), 0
+        # The callable's own context lives until its thread has dropped it.
+        while value() is not None and tries < 50:
+            await asyncio.sleep(0.02)
+            gc.collect()
+            tries += 1
+        return value()
+
+    assert run(main()) is None

@@ -9,10 +9,12 @@ from itertools import pairwise
 from textwrap import dedent
 
 import pytest
+from captures import Capture
 from deadlines import LONG, wait_until
 
 import pystreams
 from pystreams import Stream, cuda, explain, schedules
+from pystreams.cuda._graphs import Graph
 from pystreams.testing import emulated_cuda
 
 SECONDS = r"\b\d[\d.e-]* s\b"
@@ -187,6 +189,20 @@ def test_a_sleep(engine):
     engine.sleep(stream, 200)
     text = words(explain(stream))
     assert text.endswith("has 1 operation; the first sleeps for T more")
+
+
+def test_a_replay_that_waits_for_its_fork(engine):
+    """The fork runs on a stream of its own that the program does not know."""
+    stream, side = engine.stream(), engine.stream()
+    graph = Graph(engine.type)
+    with Capture(graph, stream):
+        side.wait_stream(stream)
+        engine.sleep(side, 200)
+        stream.wait_stream(side)
+    with stream:
+        graph.replay()
+    wait_until(lambda: "sleeps" in explain(stream))
+    assert "stream" not in words(explain(stream)).partition("has ")[2]
 
 
 def test_other_work(engine):

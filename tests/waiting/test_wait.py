@@ -9,6 +9,7 @@ import os
 import select
 import sys
 import threading
+import weakref
 
 import pytest
 from deadlines import LONG
@@ -190,6 +191,24 @@ def test_as_completed(trio):
         gates[index].set()
         assert next(iterator) is objects[index]
     assert list(iterator) == []
+
+
+def test_a_future_that_was_not_taken_is_freed():
+    """It is done when the loop ends, and keeps its callback."""
+
+    class Result:
+        pass
+
+    one, other = concurrent.futures.Future(), concurrent.futures.Future()
+    result = weakref.ref(other)
+    iterator = iter(as_completed([one, other]))
+    one.set_result(1)
+    assert next(iterator) is one
+    other.set_result(Result())
+    iterator.close()
+    del one, other, iterator
+    gc.collect()
+    assert result() is None
 
 
 def test_as_completed_is_late(trio):

@@ -274,7 +274,7 @@ engine_begin_locked(struct cpu_engine *engine)
     pthread_cond_init(&engine->early, &engine->monotonic);
     pthread_cond_init(&engine->ended, &engine->monotonic);
     memset(&engine->lazy, 0, sizeof(engine->lazy));
-    pthread_cond_init(&engine->lazy.changed, &engine->monotonic);
+    pthread_cond_init(&engine->lazy_changed, &engine->monotonic);
     engine->clock = &cpu_monotonic_clock;
     devices_begin_locked(engine);
 }

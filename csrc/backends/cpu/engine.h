@@ -874,7 +874,6 @@ struct cpu_lazy {
     unsigned handed_count;
     /* The waiting threads, the latest first. */
     LIST_HEAD(, ps_blocked) blocked;
-    pthread_cond_t changed; /* signalled when a field above changes */
     struct ps_schedule_entry *log;
     size_t logged;
     size_t taken; /* PS_GIVEN: how many items of the list were used */
@@ -952,6 +951,10 @@ struct cpu_engine {
     pthread_cond_t ended; /* signalled when a running thread has ended */
 
     struct cpu_lazy lazy;
+    /* Signalled when `lazy` changes so that a thread may continue.  It is not
+     * in `lazy`, which each schedule initializes again, even while threads
+     * wait here. */
+    pthread_cond_t lazy_changed;
 
     LIST_HEAD(, cpu_file) files;
     struct cpu_poller poller;

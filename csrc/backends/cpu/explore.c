@@ -304,18 +304,34 @@ show_failures_locked(struct cpu_device *device, bool drop)
 }
 
 static void
+limit(uint64_t *ticket, uint64_t most)
+{
+    *ticket = *ticket < most ? *ticket : most;
+}
+
+/* A call that queued nothing has set `given` to a ticket that the schedule's
+ * first operation will get.  Set it back, so that this call does not count as
+ * work of the schedule. */
+static void
+forget_next_locked(struct cpu_stream *stream)
+{
+    uint64_t tickets = stream->engine->tickets;
+    limit(&stream->given, tickets);
+    limit(&stream->follows, tickets);
+    limit(&stream->followed, tickets);
+}
+
+static void
 begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
              uint64_t *numbers)
 {
     struct cpu_lazy *lazy = &engine->lazy;
-    pthread_cond_t changed = lazy->changed;
     *lazy = (struct cpu_lazy){
         .asked = *schedule,
         .random = schedule->seed,
         .first = engine->tickets,
         .seen = engine->tickets,
         .rank = cpu_lazy_rank(schedule->seed, 0),
-        .changed = changed,
         .step = lazy->step,
         .first_step = lazy->step,
         .thread = pthread_self(),
@@ -329,6 +345,7 @@ begin_locked(struct cpu_engine *engine, const struct ps_schedule *schedule,
         LIST_FOREACH (stream, &engine->devices[i].streams, neighbours) {
             stream->number = 0;
             stream->done = 0;
+            forget_next_locked(stream);
         }
         hide_failures_locked(&engine->devices[i]);
     }
@@ -354,7 +371,10 @@ begin(struct cpu_engine *engine, const struct ps_schedule *schedule,
         memcpy(numbers, schedule->numbers, nbytes);
     }
     cpu_lock(engine);
-    if (!cpu_lazy_pending_locked(engine, pending)) {
+    if (engine->phase == CPU_STOPPED) {
+        status = PS_ERROR_SHUTTING_DOWN;
+    }
+    else if (!cpu_lazy_pending_locked(engine, pending)) {
         begin_locked(engine, schedule, numbers);
         status = PS_SUCCESS;
     }

@@ -273,7 +273,7 @@ static bool
 nap_locked(struct cpu_engine *engine, int64_t nanoseconds)
 {
     int64_t now = cpu_monotonic_clock.now();
-    return cpu_monotonic_clock.wait_locked(engine, &engine->lazy.changed,
+    return cpu_monotonic_clock.wait_locked(engine, &engine->lazy_changed,
                                            now + nanoseconds);
 }
 
@@ -691,7 +691,7 @@ cpu_lazy_block_locked(struct cpu_engine *engine, struct ps_blocked *blocked,
         .deadline = deadline,
     };
     LIST_INSERT_HEAD(&lazy->blocked, blocked, neighbours);
-    pthread_cond_broadcast(&lazy->changed);
+    pthread_cond_broadcast(&engine->lazy_changed);
 }
 
 void
@@ -707,8 +707,9 @@ cpu_lazy_host_waits_locked(struct cpu_engine *engine,
  * the threads, so that they look for work again.  The parked threads move to
  * the front of the list, and are no longer parked, except those in hold(). */
 static void
-changed_locked(struct cpu_lazy *lazy)
+changed_locked(struct cpu_engine *engine)
 {
+    struct cpu_lazy *lazy = &engine->lazy;
     struct ps_blocked *blocked, *next;
     for (blocked = LIST_FIRST(&lazy->blocked); blocked != NULL;
          blocked = next) {
@@ -719,7 +720,7 @@ changed_locked(struct cpu_lazy *lazy)
             LIST_INSERT_HEAD(&lazy->blocked, blocked, neighbours);
         }
     }
-    pthread_cond_broadcast(&lazy->changed);
+    pthread_cond_broadcast(&engine->lazy_changed);
 }
 
 static bool
@@ -833,7 +834,7 @@ await_callables_locked(struct cpu_engine *engine)
     if (engine->lazy.callables > 0) {
         struct ps_blocked standing;
         struct ps_blocked *self = begin_standing_locked(engine, &standing);
-        changed_locked(&engine->lazy);
+        changed_locked(engine);
         stand_locked(engine, self);
         if (self != NULL && cpu_forks == forks) {
             LIST_REMOVE(self, neighbours);
@@ -857,7 +858,7 @@ enter_locked(struct cpu_stream *stream)
         engine->lazy.impatient = false;
     }
     cpu_stream_settle_locked(stream);
-    changed_locked(&engine->lazy);
+    changed_locked(engine);
     pthread_mutex_unlock(&engine->lock);
     pthread_setspecific(cpu_serving_key, stream);
     cpu_gate_enter(&entry, status);
@@ -893,7 +894,7 @@ serve_locked(struct cpu_stream *stream)
         lazy->freed = operation;
     }
     cpu_stream_settle_locked(stream);
-    changed_locked(lazy);
+    changed_locked(engine);
     return true;
 }
 
@@ -1148,7 +1149,7 @@ lazy_release_locked(struct cpu_engine *engine)
                engine->table.base.device_type, device, handle);
         pthread_mutex_lock(&engine->lock);
         lazy->busy = false;
-        pthread_cond_broadcast(&lazy->changed);
+        pthread_cond_broadcast(&engine->lazy_changed);
     }
     if (!internal && cpu_is_lazy(engine)) {
         step_locked(engine);
@@ -1197,7 +1198,7 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
         return PS_SUCCESS;
     }
     self->parked = true;
-    pthread_cond_broadcast(&lazy->changed);
+    pthread_cond_broadcast(&engine->lazy_changed);
     /* Other callables may be running.  The virtual time advances by the real
      * time that they take. */
     int64_t before = cpu_monotonic_clock.now();
@@ -1296,7 +1297,7 @@ cpu_lazy_wake_locked(struct cpu_engine *engine)
     LIST_FOREACH (blocked, &engine->lazy.blocked, neighbours) {
         blocked->woken |= blocked->goal == NULL && !blocked->holds;
     }
-    changed_locked(&engine->lazy);
+    changed_locked(engine);
 }
 
 static void
@@ -1418,7 +1419,7 @@ cpu_lazy_hold_locked(struct cpu_engine *engine)
     cpu_lazy_block_locked(engine, &blocked, NULL, CPU_FOREVER);
     blocked.holds = blocked.parked = true;
     while (!blocked.woken && cpu_monotonic_clock.wait_locked(
-                                 engine, &engine->lazy.changed, end)) {
+                                 engine, &engine->lazy_changed, end)) {
     }
     if (cpu_forks == forks) {
         LIST_REMOVE(&blocked, neighbours);
@@ -1521,7 +1522,8 @@ cpu_lazy_finish_locked(struct cpu_engine *engine, bool drop, int64_t end)
                 return true;
             }
         }
-        else if (!LIST_EMPTY(&engine->captures) && lazy->callables == 0) {
+        else if (!LIST_EMPTY(&engine->captures) && lazy->callables == 0 &&
+                 !lazy->busy) {
             return true;
         }
         else if (cpu_monotonic_clock.now() >= end) {

@@ -244,6 +244,12 @@ stream_run_locked(struct cpu_stream *stream, struct cpu_operation *operation)
         cpu_times_begin(engine, operation);
     }
     cpu_unlock(engine);
+    if (cpu_forks != forks) {
+        /* A notification that cpu_unlock ran has forked, and this is the
+         * child, which does none of the parent's work. */
+        cpu_lock(engine);
+        return false;
+    }
     /* If memory is short, this fails.  Then a host function that waits for its
      * own stream deadlocks, instead of getting PS_ERROR_NOT_PERMITTED. */
     pthread_setspecific(cpu_serving_key, stream);

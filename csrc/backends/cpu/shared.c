@@ -163,12 +163,16 @@ cpu_shared_close_locked(struct cpu_shared *shared)
 /* ---- Records of this process ---- */
 
 /* Returns the status if it is one that a record may have, else
- * PS_ERROR_UNKNOWN.  Another process may have written any number. */
+ * PS_ERROR_UNKNOWN.  Another process may have written any number.  A status
+ * that says why a call failed, such as PS_ERROR_TIMED_OUT, is none of a
+ * record. */
 static ps_status
 checked(int status)
 {
-    return status >= 0 && status <= PS_ERROR_UNKNOWN &&
-                   status != PS_ERROR_NOT_READY
+    bool of_a_call = status == PS_ERROR_NOT_READY ||
+                     (status >= PS_ERROR_CAPTURE_UNSUPPORTED &&
+                      status <= PS_ERROR_TIMED_OUT);
+    return status >= 0 && status <= PS_ERROR_UNKNOWN && !of_a_call
                ? status
                : PS_ERROR_UNKNOWN;
 }

@@ -38,17 +38,18 @@ cpu_item_take_locked(struct cpu_engine *engine)
 ps_status
 cpu_items_reserve_locked(struct cpu_engine *engine, size_t count)
 {
-    union cpu_item *taken = NULL, *item = NULL;
-    while (count-- > 0 && (item = cpu_item_take_locked(engine)) != NULL) {
+    union cpu_item *taken = NULL, *item;
+    while (count > 0 && (item = cpu_item_take_locked(engine)) != NULL) {
         item->next = taken;
         taken = item;
+        count--;
     }
     while (taken != NULL) {
         union cpu_item *next = taken->next;
         cpu_item_give_locked(engine, taken);
         taken = next;
     }
-    return item != NULL ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
+    return count == 0 ? PS_SUCCESS : PS_ERROR_OUT_OF_MEMORY;
 }
 
 void

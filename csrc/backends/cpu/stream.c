@@ -311,6 +311,14 @@ cpu_stream_fail(const struct ps_backend *backend, int device, ps_handle stream,
     return cpu_stream_enqueue(backend, device, stream, &fail);
 }
 
+/* Returns whether the stream exists only for a branch of a graph's launch. */
+static bool
+is_branch(const struct cpu_stream *stream)
+{
+    return stream != NULL && stream->handle == 0 &&
+           stream != &stream->engine->devices[stream->device].default_stream;
+}
+
 /* Fill in the state of a stream.  Returns the stream for which it waits, or
  * NULL. */
 static struct cpu_stream *
@@ -346,6 +354,17 @@ stream_state_locked(struct cpu_stream *stream, struct ps_stream_state *state)
     struct cpu_stream *source = head->record->source;
     if (head->record->done) {
         return NULL;
+    }
+    if (is_branch(source)) {
+        /* A branch of a launch has no handle, so describe its work as work of
+         * the stream. */
+        struct ps_stream_state branch;
+        source = stream_state_locked(source, &branch);
+        state->operation = branch.operation;
+        state->nbytes = branch.nbytes;
+        state->left_ns = branch.left_ns;
+        state->obstacle = branch.obstacle;
+        return source;
     }
     state->obstacle = source == stream ? PS_OBSTACLE_GATE
                       : source != NULL ? PS_OBSTACLE_STREAM

@@ -68,7 +68,7 @@ cpu_thread_streams_trim_locked(struct cpu_engine *engine)
                 cpu_slot_find_locked(engine, CPU_STREAM, i,
                                      stream->handle & ~PS_THREAD_STREAM_NAME);
             if ((stream->handle & PS_THREAD_STREAM_NAME) && slot != NULL &&
-                stream->first == NULL) {
+                stream->first == NULL && stream->capture == NULL) {
                 cpu_stream_give_up_locked(slot);
             }
         }

@@ -47,6 +47,7 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
     if (engine->phase == CPU_STOPPED) {
         return PS_ERROR_SHUTTING_DOWN;
     }
+    unsigned forks = cpu_forks;
     struct cpu_waiter waiter = {.target = goal->ticket, .next = *waiters};
     pthread_cond_init(&waiter.wake, &engine->monotonic);
     *waiters = &waiter;
@@ -61,12 +62,12 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                 ? engine->driver->wait_locked(engine, &waiter, goal, limit)
                 : wait_once_locked(engine, &waiter, limit);
     }
-    /* Remove the waiter from the list.  In a forked child, the waiter is in no
-     * list. */
-    while (*waiters != NULL && *waiters != &waiter) {
+    /* Remove the waiter from the list.  Not in a child that limit->is_over has
+     * forked: there, the list has waiters of threads that do not exist. */
+    while (cpu_forks == forks && *waiters != NULL && *waiters != &waiter) {
         waiters = &(*waiters)->next;
     }
-    if (*waiters != NULL) {
+    if (cpu_forks == forks && *waiters != NULL) {
         *waiters = waiter.next;
     }
     pthread_cond_destroy(&waiter.wake);

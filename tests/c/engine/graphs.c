@@ -52,6 +52,26 @@ test_graphs(void)
     stream_end(stream);
 }
 
+/* The capture of an empty graph in another one adds nothing. */
+void
+test_empty_child(void)
+{
+    ps_handle stream = stream_new(0), child = 0, graph = 0, executable = 0;
+    size_t operations;
+    OK(cpu->capture_begin(cpu, 0, stream, PS_CAPTURE_GLOBAL));
+    OK(cpu->capture_end(cpu, 0, stream, &child, &operations));
+    OK(cpu->capture_begin(cpu, 0, stream, PS_CAPTURE_GLOBAL));
+    OK(cpu->capture_graph(cpu, 0, stream, child));
+    OK(cpu->capture_end(cpu, 0, stream, &graph, &operations));
+    OK(cpu->graph_instantiate(cpu, 0, graph, &executable));
+    OK(cpu->graph_launch(cpu, 0, executable, stream));
+    OK(cpu->stream_synchronize(cpu, 0, stream, NULL));
+    OK(cpu->executable_destroy(cpu, 0, executable));
+    OK(cpu->graph_destroy(cpu, 0, graph));
+    OK(cpu->graph_destroy(cpu, 0, child));
+    stream_end(stream);
+}
+
 void
 test_captures_refused(void)
 {

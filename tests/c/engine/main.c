@@ -91,6 +91,7 @@ main(int argc, char **argv)
         test_shared_by_the_dead,
         test_graphs,
         test_captures_refused,
+        test_empty_child,
         test_captures_lost,
         test_partitions,
         test_stress,

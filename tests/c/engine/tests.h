@@ -41,6 +41,7 @@ void test_busy_workers(void);
 /* graphs.c */
 void test_graphs(void);
 void test_captures_refused(void);
+void test_empty_child(void);
 void test_captures_lost(void);
 
 /* handles.c */
