@@ -180,7 +180,7 @@ class _Explanation:
         if obstacle == _TIME:
             return f"sleeps for {_seconds(left_ns / 1e9)} more"
         if obstacle == _UNKNOWN:
-            return "waits for an event of another process"
+            return "waits for an event that a graph or another process records"
         size = f" of {nbytes} bytes" if nbytes else ""
         return f"is a {operation}{size}, which runs or is about to"
 
@@ -242,7 +242,7 @@ class _Explanation:
         if done:
             return "an event that is done"
         if key is None:
-            return "an event of another process"
+            return "an event that a graph or another process records"
         text = f"an event recorded on {_label(key)}, which "
         return text + self.stream(key)
 

@@ -674,6 +674,10 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     struct ps_stream *own = NULL, *before = NULL;
     if (stream->kind == PS_STREAM_CALLERS) {
         own = ps_thread_stream(graph->device);
+        if (own == NULL && launch->stream != NULL &&
+            launch->stream->device == graph->device) {
+            own = ps_stream_ref(launch->stream);
+        }
         if (own == NULL) {
             /* The caller has created this thread's default stream on the
              * device that the graph had then.  So another thread has since

@@ -142,6 +142,10 @@ ps_status ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
  * is held during a callback, so a callback must not block. */
 struct ps_launch {
     uint64_t number;
+    /* The current stream of the graph's device, as the caller has found it.
+     * The launch uses it if the calling thread's default stream is current,
+     * but has ended with the thread.  NULL if the graph had no device. */
+    struct ps_stream *stream;
     /* Called just before the launch is queued on the stream. */
     void (*begin)(struct ps_launch *launch, struct ps_stream *stream);
     /* Called after begin() if the launch could not be queued. */

@@ -457,13 +457,14 @@ replay_create(struct calls *calls)
 
 ps_status
 launch_calls(struct ps_graph *graph, struct calls *calls,
-             struct ps_stream **full)
+             struct ps_stream *stream, struct ps_stream **full)
 {
     *full = NULL;
     struct replay *replay = replay_create(calls);
     if (replay == NULL) {
         return PS_RAISED;
     }
+    replay->base.stream = stream;
     bool observed = replay->count > 0 && ps_races_are_on();
     ps_status status =
         observed ? ps_thread_set_word(PS_THREAD_LAUNCH, replay) : PS_SUCCESS;

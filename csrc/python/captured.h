@@ -45,7 +45,7 @@ void captured_unref(struct captured *captured);
  * `calls`, which may be NULL.  Called with the GIL held; releases it while it
  * launches the graph. */
 ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
-                       struct ps_stream **full);
+                       struct ps_stream *stream, struct ps_stream **full);
 
 /* Returns the name of the callable in `calls` that runs at the gate of a graph
  * node; `argument` is that node's ps_graph_node.argument.  Returns None if

@@ -575,19 +575,20 @@ launch(PyObject *self)
     bool again;
     do {
         struct ps_device *device = graph_of(self)->device;
+        struct ps_stream *stream = NULL;
         if (device != NULL) {
             /* If the device's current stream is the calling thread's default
              * stream, this call creates that stream if necessary.
              * ps_graph_launch does not create it. */
-            struct ps_stream *own = current_stream_of(device);
-            if (own == NULL) {
+            stream = current_stream_of(device);
+            if (stream == NULL) {
                 return PS_RAISED;
             }
-            stream_release(own);
         }
         struct calls *calls = calls_get(self);
-        status = launch_calls(graph_of(self), calls, &full);
+        status = launch_calls(graph_of(self), calls, stream, &full);
         calls_unref(calls);
+        stream_release(stream);
         again = (full != NULL && has_room_again(full, &status)) ||
                 status == PS_ERROR_GRAPH_CHANGED;
         stream_release(full);

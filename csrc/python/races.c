@@ -262,6 +262,10 @@ races_trace(enum ps_trace_kind kind, struct ps_device *device,
         return;
     }
     if (kind == PS_TRACE_STREAM_SYNCHRONIZATION) {
+        const struct ps_backend *backend = device->runtime->backend;
+        if (handle == PS_STREAM_PER_THREAD && backend->thread_stream != NULL) {
+            backend->thread_stream(backend, device->index, &name.stream);
+        }
         /* Stream.synchronize first queries the stream, unless a schedule keeps
          * notes. */
         ps_races_synchronize_stream(&name, !ps_cpu_schedules.is_noted());
@@ -283,7 +287,11 @@ races_trace(enum ps_trace_kind kind, struct ps_device *device,
 struct ps_moment *
 moment_of_work(const struct work *work)
 {
-    if (!ps_races_are_on()) {
+    const struct ps_event *event = work->event;
+    /* An event that was never recorded reports nothing. */
+    if (!ps_races_are_on() ||
+        (event != NULL && atomic_load(&event->recorded) == 0 &&
+         !event->external && !(event->flags & PS_EVENT_INTERPROCESS))) {
         return NULL;
     }
     if (work->stream != NULL) {

@@ -669,3 +669,29 @@ def test_in_all_orders(engine):
 
     schedules.explore(fn, strategy="all")
     assert seen == {0, 7}
+
+
+class Stop(BaseException):
+    pass
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize(
+    ("raised", "caught"), [(Stop, Stop), (StopIteration, RuntimeError)]
+)
+def test_awaited_exceptions(graph, stream, raised, caught):
+    """An await raises whatever the callable of a replay has raised."""
+
+    def fail():
+        time.sleep(0.1)
+        raise raised
+
+    async def main():
+        with stream:
+            graph.replay()
+        with pytest.raises(caught):
+            await stream
+
+    with Capture(graph, stream):
+        stream.submit(fail)
+    asyncio.run(main())

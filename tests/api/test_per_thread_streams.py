@@ -916,6 +916,27 @@ print(count, cuda.mem_get_info() == before)
     assert (done.stdout, done.stderr) == ("5 True\n", "")
 
 
+def test_a_finalizer_replays_a_graph_while_its_thread_ends(switched):
+    done = switched("""
+local, count = threading.local(), []
+stream, graph = cuda.Stream(), cuda.CUDAGraph()
+memory = pystreams.empty(64, device="cuda:0", stream=stream)
+with cuda.graph(graph, stream=stream):
+    memory.fill_(1)
+class Late:
+    def __del__(self):
+        graph.replay()
+        count.append(1)
+def work():
+    cuda.current_stream().query()
+    local.late = Late()
+on_thread(work)
+cuda.synchronize()
+print(len(count), memory.tobytes() == bytes([1]) * 64)
+""")
+    assert (done.stdout, done.stderr) == ("1 True\n", "")
+
+
 def test_no_race_with_an_event_of_another_stream(switched):
     """The event that the library uses for a thread was an event of the program
     before."""

@@ -630,6 +630,15 @@ def test_memory_that_is_freed_after_the_second_operation(three, found):
     assert not race.freed
 
 
+def test_an_event_that_was_never_recorded(three, found):
+    """It reports no work."""
+    three.x.fill_(1, stream=three.a)
+    event = three.backend.event()
+    assert list(pystreams.as_completed([event])) == [event]
+    three.look()
+    assert len(found) == 1
+
+
 def test_memory_that_is_freed_in_time(three, found):
     """An access that comes after a free in the order of its stream is not
     reported."""

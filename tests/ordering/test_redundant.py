@@ -49,6 +49,15 @@ def listed(found):
     return [(wait.name, wait.count) for wait in found]
 
 
+def test_the_stream_of_a_thread(two):
+    """Its handle means another stream on each thread."""
+    own = pystreams.ExternalStream(2, two.backend.device())
+    with races.redundant() as found:
+        two.work(own)
+        own.synchronize()
+    assert listed(found) == []
+
+
 def test_waits_under_all_schedules(engine):
     seen = []
 

@@ -11,7 +11,6 @@ import weakref
 from itertools import pairwise
 
 import pytest
-from captures import Capture
 from deadlines import LONG
 
 import pystreams
@@ -598,32 +597,6 @@ def test_a_loop_that_is_gone_keeps_no_descriptor(backend, gate):
         asyncio.run(main())
     gc.collect()
     assert count("fd") == before
-
-
-class Stop(BaseException):
-    pass
-
-
-@pytest.mark.unscheduled
-@pytest.mark.parametrize(
-    ("raised", "caught"), [(Stop, Stop), (StopIteration, RuntimeError)]
-)
-def test_exceptions_of_captured_callables(run, graph, stream, raised, caught):
-    """An await raises whatever the callable of a replay has raised."""
-
-    def fail():
-        time.sleep(0.1)
-        raise raised
-
-    async def main():
-        with stream:
-            graph.replay()
-        with pytest.raises(caught):
-            await stream
-
-    with Capture(graph, stream):
-        stream.submit(fail)
-    run(main())
 
 
 def test_the_loop_keeps_no_context(run, stream):

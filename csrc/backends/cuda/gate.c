@@ -188,6 +188,22 @@ slot_queue(struct cuda_slot *slot, ps_handle stream,
     return status;
 }
 
+ps_status
+cuda_stream_next_state(ps_handle stream)
+{
+    unsigned flags = cudaStreamNonBlocking;
+    ps_status status = cuda_stream_state(stream);
+
+    if (status == PS_SUCCESS && stream != 0) {
+        status = (ps_status)cudaStreamGetFlags((cudaStream_t)stream, &flags);
+    }
+    if (status == PS_SUCCESS && !(flags & cudaStreamNonBlocking) &&
+        cuda_stream_state(0) != PS_SUCCESS) {
+        status = PS_ERROR_NOT_READY;
+    }
+    return status;
+}
+
 /* Queue the gate on the stream.  The caller has called cuda_poll_enter for the
  * completion `event`.  If the stream is idle, it has already reached the gate.
  * In that case *idle becomes true, and the caller must report the arrival. */

@@ -107,13 +107,6 @@ ps_status cuda_device_wait(int device, const struct ps_limit *limit);
  * queue work at the same time. */
 void cuda_device_observe(int device);
 
-/* Returns PS_SUCCESS if the stream's next operation could run at once.  As
- * cuda_stream_state, but for a blocking stream also checks the default stream,
- * because the next operation will wait for the default stream.  If the stream
- * is the default stream itself, the driver's query includes the blocking
- * streams. */
-ps_status cuda_stream_next_state(ps_handle stream);
-
 /* Wait for the stream's work by polling, unless the stream is being captured.
  * The stream's context must be current.  Call this before a driver call that
  * waits for the stream with the driver's locks held.  That call then need not

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "driver.h"
+#include "gate.h"
 #include "graph_gate.h"
 #include "poll.h"
 #include "pool.h"
@@ -50,22 +51,6 @@ event_wait_for(CUevent event, const struct ps_limit *limit)
         now = cuda_now_ns();
     }
     return status == PS_ERROR_NOT_READY ? PS_ERROR_TIMED_OUT : status;
-}
-
-ps_status
-cuda_stream_next_state(ps_handle stream)
-{
-    unsigned flags = cudaStreamNonBlocking;
-    ps_status status = cuda_stream_state(stream);
-
-    if (status == PS_SUCCESS && stream != 0) {
-        status = (ps_status)cudaStreamGetFlags((cudaStream_t)stream, &flags);
-    }
-    if (status == PS_SUCCESS && !(flags & cudaStreamNonBlocking) &&
-        cuda_stream_state(0) != PS_SUCCESS) {
-        status = PS_ERROR_NOT_READY;
-    }
-    return status;
 }
 
 ps_status
