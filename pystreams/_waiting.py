@@ -97,7 +97,8 @@ def _is_done(obj: _Waitable) -> bool:
 class Registered(Generic[_W]):
     """Objects that are registered with a Waiter, each under a token.
 
-    When this is closed or deleted, no registration is left on any of them.
+    When this is closed or deleted, the registrations end.  A Future that is
+    done keeps its callback, which then does nothing.
     """
 
     _callbacks: Any = ()

@@ -75,8 +75,8 @@ ps_capture_refuse(struct ps_stream *stream)
                                          : PS_SUCCESS;
 }
 
-/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if this library is capturing any stream
- * of the device, else PS_SUCCESS. */
+/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if this library has begun a capture on
+ * a stream of the device that is still in progress, else PS_SUCCESS. */
 ps_status ps_capture_refuse_device(struct ps_device *device);
 
 /* Add the object to all captures of the runtime that are in progress, because

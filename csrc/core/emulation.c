@@ -66,8 +66,9 @@ drain_device(struct ps_device *device)
     }
 }
 
-/* Returns whether core has no objects of the device any more.  The device's
- * own default_stream and callers_stream do not count. */
+/* Returns whether core has no streams, notifications, partitions or allocated
+ * blocks of the device any more.  The device's own default_stream and
+ * callers_stream do not count. */
 static bool
 is_clean(struct ps_device *device)
 {

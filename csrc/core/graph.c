@@ -318,7 +318,8 @@ ps_status
 ps_graph_finish(struct ps_graph *graph, bool keep_native)
 {
     ps_status status = lock(graph);
-    /* A trace hook may have reset the graph since the capture ended. */
+    /* A hook or another thread may have reset the graph since the capture
+     * ended. */
     if (status != PS_SUCCESS || graph->keeps || graph->native == 0) {
         return status == PS_SUCCESS ? unlock(graph, status) : status;
     }
@@ -681,7 +682,8 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
         if (own == NULL) {
             /* The caller has created this thread's default stream on the
              * device that the graph had then.  So another thread has since
-             * captured the graph again, on another device. */
+             * captured the graph again, on another device, or this thread is
+             * ending. */
             return unlock(graph, PS_ERROR_GRAPH_CHANGED);
         }
         stream = own;

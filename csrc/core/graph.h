@@ -67,7 +67,8 @@ ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
 
 /* Free the graph.  If a capture into it is in progress, also end the capture,
  * whichever thread began it.  The exception is a capture on another thread's
- * default stream, which ends when that thread next uses the stream. */
+ * default stream, which only that thread can end: it does so when it next uses
+ * the stream, or when it ends. */
 ps_status ps_graph_destroy(struct ps_graph *graph);
 
 /* Begin to capture the stream's work into the graph.  *number becomes the

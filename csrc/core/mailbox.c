@@ -267,7 +267,7 @@ ps_mailbox_post(struct ps_mailbox *mailbox, uint64_t token)
 /* ---- Cancelling ---- */
 
 /* Cancel the notification of a message that this thread has marked as held.
- * Called with the mutex unlocked, because this calls the backend. */
+ * Called with the mutex unlocked, because this may call the backend. */
 static void
 finish_cancel(struct ps_message *message)
 {
@@ -296,7 +296,7 @@ unlink_locked(struct ps_mailbox *mailbox, struct ps_message *message)
 
 /* Cancel the messages of one bucket that have this token, or all messages of
  * the bucket if token is NULL.  `message` is the first one in the bucket.
- * Stops at a message whose notification the backend must cancel, marks this
+ * Stops at a message whose notification must be cancelled first, marks this
  * message as held, and returns it.  The caller must then unlock the mutex,
  * call finish_cancel, and call this function again.  Returns NULL when no
  * message is left to cancel. */

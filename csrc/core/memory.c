@@ -5,8 +5,9 @@
  * each such use, behind the stream's work with the block, and the use is
  * appended to the stream's list.  When the last use of the block is over, the
  * block is settled, which means that it is freed, kept for reuse, or returned
- * to its owner.  The oldest uses of a few streams are checked at each
- * allocation, and each time that the last reference to a block is dropped. */
+ * to its owner.  The oldest uses of a few streams are checked each time that
+ * the last reference to a block is dropped, and when a caller calls
+ * ps_memory_sweep_some before an allocation. */
 #include "memory.h"
 
 #include <errno.h>
@@ -256,7 +257,7 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
  * If the block's own stream is being captured, the block is held until the
  * capture ends, because otherwise the free would be captured.  If its own
  * stream is another thread's default stream, the block is held until that
- * thread sweeps or ends.
+ * thread sweeps, or has ended and its work is known to be done.
  *
  * When the driver unpins memory or frees interprocess memory, it may wait for
  * work and invalidate captures.  So blocks with such memory are held in the
@@ -314,7 +315,8 @@ is_limit_reached(const struct ps_limit *limit)
     return limit->is_over != NULL && limit->is_over(limit->argument);
 }
 
-/* Wait until no other thread is sweeping, or until the limit is reached. */
+/* Wait until no other thread is sweeping, or until limit->is_over returns
+ * true.  The limit's timeout is ignored. */
 static void
 wait_for_sweeps(struct ps_memory_pool *pool, const struct ps_limit *limit)
 {
@@ -421,10 +423,10 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
 
 /* Check the uses in this stream's list, and finish the blocks whose last use
  * is over.  The caller has taken the stream out of the pool's list.  If wait
- * is not NULL, first waits for the work of each use, within this limit.  An
- * owner's release function or a signal handler may fork during this call.  In
- * the child, the call returns false, and the caller must leave the other
- * blocks to the parent. */
+ * is not NULL, first waits for the work of each use, each time within this
+ * limit.  An owner's release function or a signal handler may fork during this
+ * call.  In the child, the call returns false, and the caller must leave the
+ * other blocks to the parent. */
 static bool
 look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
         const struct ps_limit *wait)
@@ -455,9 +457,9 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
 }
 
 /* Settle the retired blocks whose uses are over.  Checks at most `most`
- * streams.  If wait is not NULL, waits within this limit until all uses in the
- * lists of these streams are over, and until other threads have finished their
- * sweeps. */
+ * streams.  If wait is not NULL, waits until other threads have finished their
+ * sweeps, and until all uses in the lists of these streams are over.  The
+ * limit applies to each of these waits separately. */
 static void
 sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
 {
@@ -903,8 +905,9 @@ ps_block_unref(struct ps_block *block)
     ps_status status = PS_SUCCESS;
     block->uses = ps_uses_prune(block->uses, &status);
     if (block->uses == NULL) {
-        /* Finish the block now instead of in a later sweep, because the owner
-         * of a borrowed block may need the memory back at once. */
+        /* If possible, finish the block now instead of in a later sweep,
+         * because the owner of a borrowed block may need the memory back at
+         * once. */
         status = ps_first_failure(status, finish(block));
     }
     else {

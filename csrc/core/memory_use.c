@@ -42,7 +42,7 @@ is_done(struct ps_block_use *use)
     ps_status status = ps_event_query(use->done);
     ps_own_end(own);
     /* If the record was captured, it never completes.  Then the next check
-     * records the event again. */
+     * usually records the event again. */
     use->recorded = status != PS_ERROR_CAPTURED_EVENT;
     return says_over(status);
 }

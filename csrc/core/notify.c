@@ -65,10 +65,11 @@ ps_event_notify(struct ps_event *event, struct ps_registration *registration)
 /* Guards the rings and flags of all devices.  Held for a few instructions. */
 static pthread_mutex_t devices_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Report `status` to the notifications with numbers up to `number`.  Returns
- * whether more notifications are pending.  If it returns false, the thread
- * must end.  If the work has failed but all notifications for it were
- * cancelled, stores the failure for ps_device_take_failure. */
+/* Report `status`, or an earlier failure that was not reported yet, to the
+ * notifications with numbers up to `number`.  Returns whether more
+ * notifications are pending.  If it returns false, the thread must end.  If
+ * the work has failed but all notifications for it were cancelled, stores the
+ * failure for ps_device_take_failure. */
 static bool
 report(struct ps_device *device, uint64_t number, ps_status status)
 {

@@ -1,8 +1,9 @@
-/* Streams, and the pool of native streams that no ps_stream owns.  A native
- * stream leaves the pool only when it is idle.  So a new stream never waits
- * for a former owner's work, and never reports a failure of such work.  A busy
- * native stream is not destroyed either, because a new stream could then get
- * the same handle while the old work still runs. */
+/* Streams, and the pool of native streams that no ps_stream owns.  A new
+ * stream gets a native stream from the pool only if that one is idle.  So a
+ * new stream never waits for a former owner's work, and never reports a
+ * failure of such work.  A busy native stream is usually not destroyed,
+ * because a new stream could then get the same handle while the old work still
+ * runs. */
 #include "stream.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Work on streams.  Each function checks that the stream belongs to this
- * process and that the backend has the member that does the work.  It then
- * calls this member. */
+ * process and, usually, that the backend has the member that does the work.
+ * If there is work to do, it then calls this member. */
 #include "work.h"
 
 #include "runtime.h"
@@ -42,7 +42,7 @@ ps_stream_fill(struct ps_stream *stream, void *destination, uint32_t value,
                size_t size, size_t nbytes)
 {
     /* A value whose bytes are all equal is filled as single bytes, since every
-     * backend can do that. */
+     * backend with memory can do that. */
     uint32_t first = value & 0xff;
     bool same = size == 1 || value == first * (size == 2 ? 0x101 : 0x1010101);
     if (nbytes == 0) {

@@ -1,7 +1,7 @@
-/* One mutex guards all variables here.  Hooks are called with the mutex
- * unlocked.  So when the last reference to a description is dropped, the
- * description goes into the list `forgotten`, and is freed by a hook after the
- * mutex was unlocked. */
+/* One mutex guards all variables here that are not atomic.  Hooks are called
+ * with the mutex unlocked.  So when the last reference to a description is
+ * dropped, the description goes into the list `forgotten`, and is freed by a
+ * hook after the mutex was unlocked. */
 #include "races.h"
 
 #include <pthread.h>
@@ -43,10 +43,10 @@ struct ps_moment {
     /* True if it is unknown what has happened before the moment.  No clock
      * covers such a moment. */
     bool unknown;
-    /* Whether this is the moment of a callable that has not ended.  If so, the
-     * moment is in the list `pending`.  `turn` is the callable's place in the
-     * order of queueing, and `known` is the clock that the host had when the
-     * callable was queued. */
+    /* Whether this is the moment of a callable that has not ended.  If so, and
+     * if the moment is valid, it is in the list `pending`.  `turn` is the
+     * callable's place in the order of queueing, and `known` is the clock that
+     * the host had when the callable was queued. */
     bool pending;
     uint64_t turn;
     struct clock *known;
@@ -464,8 +464,8 @@ is_any(const struct entry *entry)
 }
 
 /* Returns whether all operations that are still to come are ordered after this
- * access, so that none can race with it.  A callable that is pending is not
- * ordered after accesses of the host. */
+ * access, so that none can race with it.  A pending callable is not ordered
+ * after accesses that the host has made since the callable was queued. */
 static bool
 is_known_to_all(const struct entry *entry)
 {

@@ -175,10 +175,10 @@ void ps_races_callable_ended(struct ps_moment *moment);
  * ps_races_share_event when other processes may record the event from now on,
  * and ps_races_forget_event when the event was destroyed.  ps_races_recorded
  * returns a new reference to the moment of the event's latest record.  That
- * moment is not known if other processes may record the event, or if the event
- * was last recorded before the detector started.  In these cases,
- * ps_races_recorded returns a moment that comes after all work that has been
- * queued so far. */
+ * moment is not known if other processes may record the event, if the event
+ * was not recorded since the detector started, or if its latest record was
+ * internal.  In these cases, ps_races_recorded returns a moment that comes
+ * after all work that has been queued so far. */
 void ps_races_record(ps_handle event, const struct ps_actor_name *stream);
 struct ps_moment *ps_races_recorded(int runtime, ps_handle event);
 void ps_races_share_event(int runtime, ps_handle event);
@@ -217,7 +217,7 @@ void ps_races_forget_executable(int runtime, ps_handle executable);
 ps_status
 ps_races_launch(const struct ps_actor_name *stream, ps_handle executable);
 
-/* Call this when the memory was freed.  The memory may be used again when the
+/* Call this before the memory is freed.  The memory may be used again when the
  * work that these streams have now is done.  Marks the declared accesses that
  * may not be done by then; see ps_race.freed. */
 void ps_races_free(const struct ps_actor_name *streams, size_t count,

@@ -1,6 +1,6 @@
-/* One mutex guards all variables here.  Backends call the functions call() and
- * done() with locks of a driver held, so no backend is called with the mutex
- * held. */
+/* One mutex guards all variables here that are not atomic.  Backends call the
+ * functions call() and done() with locks of a driver held, so no backend is
+ * called with the mutex held. */
 #include "reports.h"
 
 #include <pthread.h>

@@ -454,8 +454,8 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
 }
 
 /* Returns the first device of the list.  Devices are added at the head of the
- * list and are never removed.  So the list that begins with this device can be
- * read without the mutex. */
+ * list and are never removed, except that a forked child empties the list.  So
+ * the list that begins with this device can be read without the mutex. */
 static struct device *
 first_device(void)
 {

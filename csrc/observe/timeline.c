@@ -800,8 +800,8 @@ set_queued_slice(uint64_t source)
 /* An argument of set_queued_slice, which means that no reports are wanted. */
 #define NO_SLICE UINT64_MAX
 
-/* Returns whether the device reports exactly one activity for an operation of
- * this kind, so that its report can set the slice's times. */
+/* Returns whether the device reports each operation of this kind, usually as
+ * one activity, so that its report can set the slice's times. */
 static bool
 is_reported(int runtime, enum ps_slice_kind kind, size_t nbytes)
 {

@@ -12,8 +12,8 @@
  * limit. */
 enum { MOST_DIMENSIONS = 64 };
 
-/* What a producer, an object of another library, says about its memory.  None
- * of this is checked until claim_extent or claim_hold is called. */
+/* What a producer, an object of another library, says about its memory.  Most
+ * of this is checked only by claim_extent or claim_hold. */
 struct claim {
     /* The kind of the producer for error messages, as in "the DLPack
      * tensor". */

@@ -1,6 +1,6 @@
 /* The type `Buffer`: device or pinned memory, or a part of another Buffer's
- * memory.  Each method first copies the object's fields, because another
- * thread may close the Buffer meanwhile. */
+ * memory.  Most methods first copy the object's fields, because another thread
+ * may close the Buffer meanwhile. */
 #include "buffer.h"
 
 #include <inttypes.h>

@@ -412,9 +412,9 @@ choice_to_leave(void)
     }
     struct choice *choice = choice_to_change();
     if (choice == NULL) {
-        /* There is no memory for a copy.  So change the context's streams in
-         * place, although contexts that were copied from this one will see the
-         * change, too. */
+        /* The context's streams could not be copied, usually because memory is
+         * short.  So change them in place, although contexts that were copied
+         * from this one will see the change, too. */
         PyErr_Clear();
         choice = context_choice(thread);
     }

@@ -94,12 +94,12 @@ struct dlpack_exchange {
 int has_attribute(PyObject *object, PyObject *name);
 
 /* Make a span of a tensor's memory.  The object must be a capsule with a
- * tensor, or a producer.  A producer has __dlpack__, or its type has an
- * exchange table.  Device memory of a producer is made ready for the stream
- * that handshake_stream returns for `stream`.  Returns 1 on success; 0 if the
- * object is neither a capsule nor a producer; -1 with an exception.
- * host_device: as in claim_hold.  If it is NULL, this function chooses a
- * device that fits the tensor. */
+ * tensor, or a producer.  A producer has __dlpack__ and __dlpack_device__, or
+ * its type has an exchange table.  Device memory of a producer is made ready
+ * for the stream that handshake_stream returns for `stream`.  Returns 1 on
+ * success; 0 if the object is neither a capsule nor a producer; -1 with an
+ * exception.  host_device: as in claim_hold.  If it is NULL, this function
+ * chooses a device that fits the tensor. */
 int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
 

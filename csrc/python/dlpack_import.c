@@ -4,11 +4,11 @@
  * refused, the capsule gets its old name back, so that its destructor still
  * frees the tensor.
  *
- * The exchange table of an object's type is used only if the object has no
- * __dlpack__.  The reason is that __dlpack__ refuses tensors that should not
- * be shared, while the functions of a table may export them.  For example,
- * torch's table exports tensors that need gradients, and exports a conjugated
- * tensor without its conjugation. */
+ * An object is borrowed through the exchange table of its type only if the
+ * object lacks __dlpack__ or __dlpack_device__.  The reason is that __dlpack__
+ * refuses tensors that should not be shared, while the functions of a table
+ * may export them.  For example, torch's table exports tensors that need
+ * gradients, and exports a conjugated tensor without its conjugation. */
 #include "dlpack.h"
 
 #include "args.h"

@@ -7,8 +7,8 @@
 
 #include "module.h"
 
-/* Does what Stream.wait_stream does, for streams to which the caller holds
- * references.  On failure, returns -1 with an exception. */
+/* Does what Stream.wait_stream does, for streams that the caller keeps alive.
+ * On failure, returns -1 with an exception. */
 int stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
 /* As stream_wait_stream, for a wait that the program did not ask for.  The

@@ -1,5 +1,5 @@
 /* The types `Event` and `cuda.Event`.  The core event (struct ps_event) lives
- * exactly as long as the object.  An interprocess event is pickled as its
+ * at least as long as the object.  An interprocess event is pickled as its
  * handle. */
 #include "event.h"
 

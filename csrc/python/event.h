@@ -19,9 +19,9 @@ typedef struct {
 PyObject *
 event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags);
 
-/* Do what Event.record and Event.wait do, for a stream to which the caller
- * holds a reference.  operation: the call that the program made, for error
- * messages.  On failure, return -1 with an exception. */
+/* Do what Event.record and Event.wait do, for a stream that the caller keeps
+ * alive.  operation: the call that the program made, for error messages.  On
+ * failure, return -1 with an exception. */
 int event_record_on(struct ps_event *event, struct ps_stream *stream);
 int event_wait_on(struct ps_event *event, struct ps_stream *stream,
                   const char *operation);

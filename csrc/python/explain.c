@@ -510,9 +510,10 @@ PyMethodDef explain_functions[] = {
     FUNCTION("explain_streams", explain_streams, METH_NOARGS, "/",
              "Return the keys of the streams that are known to have work."),
     FUNCTION("explain_callables", explain_callables, METH_NOARGS, "/",
-             "Return the callables that have not ended, the latest first, as "
-             "tuples (key, function,\nfuture, place, running, reached, "
-             "thread, seconds, frame)."),
+             "Return the callables that have not ended: those that run, the "
+             "latest first, then the\nothers, the latest first; as tuples "
+             "(key, function, future, place, running, reached,\nthread, "
+             "seconds, frame)."),
     FUNCTION("explain_threads", explain_threads, METH_NOARGS, "/",
              "Return the threads that wait for work, the latest first, as "
              "tuples (thread,\noperation, seconds, target, frame)."),

@@ -462,7 +462,7 @@ Graph_begin(PyObject *self, PyObject *args)
     stream_release(stream);
     reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
     if (run_hooks(self, "capture_start") < 0) {
-        /* Restore the state in which the graph was before this call. */
+        /* End the capture, and empty the graph. */
         drop_capture(self);
         return NULL;
     }

@@ -62,9 +62,9 @@ extern struct module_state {
 
 /* Between these two macros, only one thread at a time accesses the object's
  * fields.  On a free-threaded interpreter this is a critical section; on
- * others the GIL is enough.  The code between the macros may only read and
- * change fields.  If it ran Python code or released the GIL, another thread
- * could access the fields meanwhile. */
+ * others the GIL is enough.  The code between the macros must neither run
+ * Python code nor release the GIL, because another thread could then access
+ * the fields. */
 #if PY_VERSION_HEX < 0x030D0000
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION()         }

@@ -102,8 +102,8 @@ name_of_actor(const struct ps_actor_name *actor)
                : Py_NewRef(Py_None);
 }
 
-/* Returns a tuple of the arguments for races.Operation; NULL with an
- * exception. */
+/* Returns a tuple from which _operation() in races.py makes a races.Operation;
+ * NULL with an exception. */
 static PyObject *
 operation_of(const struct ps_operation *operation)
 {
@@ -813,7 +813,8 @@ PyMethodDef races_functions[] = {
              "the first operation of a race."),
     FUNCTION("races_moment", races_moment, METH_O, "obj, /",
              "Return the moment after the current work of a Stream, or an "
-             "Event's latest record; None if\nnothing looks for races."),
+             "Event's latest record; None if\nraces_reached() is not needed "
+             "for it, or memory is short."),
     FUNCTION("races_reached", races_reached, METH_O, "moment, /",
              "Take note that the program knows the moment to have been "
              "reached."),

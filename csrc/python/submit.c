@@ -224,7 +224,8 @@ wait_and_take(void)
 }
 
 /* Take the next callable from the queue, and return it.  Returns NULL if this
- * thread should end.  Releases the GIL only if the queue is empty. */
+ * thread should end.  Releases the GIL only if there is no callable to take
+ * now. */
 static struct job *
 take(void)
 {

@@ -1,9 +1,10 @@
-/* The waits of every method that blocks until work is done.  They release the
- * GIL, but the main thread must run signal handlers during a wait.  If the
- * backend calls limit.is_over while it waits, the handlers run in that call.
- * Otherwise, a wait with a timeout is split into slices of time, and the
- * handlers run between the slices, but no handlers run during a wait without a
- * timeout. */
+/* The waits of methods that block until work is done; future.c has those for a
+ * Future.  They release the GIL, but the main thread must run signal handlers
+ * during a wait.  If the backend calls limit.is_over while it waits, the
+ * handlers run in that call.  Otherwise, a wait with a timeout is split into
+ * slices of time, and the handlers run between the slices, but no handlers run
+ * during a wait without a timeout.  A wait for a mailbox is always split into
+ * slices. */
 #include "wait.h"
 
 #include <sys/syscall.h>

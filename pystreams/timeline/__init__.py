@@ -71,8 +71,9 @@ COLUMNS = (
     "line",
     "function",
     # The index of the row that this row waits for, or None.  For a "wait", it
-    # is the record.  For a "synchronize", it is the last operation or record
-    # that it waits for.
+    # is the record, or an operation if the wait serializes with the default
+    # stream.  For a "synchronize", it is the last operation or record that it
+    # waits for.
     "source",
     # The domain of an NVTX range (a "span") or an NVTX mark; None for others.
     "domain",

@@ -1101,8 +1101,8 @@ cpu_slot_known(const struct cpu_engine *engine, enum cpu_tag tag, int device,
     int home = atomic_load_explicit(&slot->device, memory_order_acquire);
     /* If the slot has this handle now, it already had the handle when `known`
      * was read: the caller got the handle from the call that created the
-     * object, and handles are never reused.  So `known` describes this
-     * object. */
+     * object, and handles are practically never reused.  So `known` describes
+     * this object. */
     return atomic_load_explicit(&slot->handle, memory_order_relaxed) ==
                        handle &&
                    handle % CPU_TAGS == tag &&

@@ -1,5 +1,5 @@
 /* Events and their records.  An event is a slot that holds the event's latest
- * record.  Each call of event_record creates a new record, unless only the
+ * record.  Each call of event_record creates a new record, unless at most the
  * event's time changes (see record_done).  A wait refers to the record that
  * was the latest when the wait was queued.  So the wait is not affected if the
  * event is recorded again. */
@@ -188,8 +188,8 @@ event_stamp(struct cpu_engine *engine, ps_handle event, int64_t known)
 }
 
 /* Record the event without the lock.  This is possible if the event is known
- * to be done and the stream is known to be idle, because only the event's time
- * changes then.  Otherwise does nothing and returns false.
+ * to be done and the stream is known to be idle, because at most the event's
+ * time changes then.  Otherwise does nothing and returns false.
  *
  * The event is checked before the stream.  If another thread records the event
  * between the two checks, its record may count as made after this one, so this

@@ -270,8 +270,8 @@ static ps_status
 cpu_capture_begin(const struct ps_backend *backend, int device,
                   ps_handle handle, enum ps_capture_mode mode)
 {
-    /* The mode does not matter: no call of this backend invalidates a capture
-     * of another thread. */
+    /* The mode does not matter: this backend has no calls that a mode
+     * prohibits. */
     (void)mode;
     CPU_ENTER(engine, backend);
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);

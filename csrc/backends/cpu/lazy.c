@@ -1,10 +1,11 @@
 /* The engine while a schedule is explored.  The engine's threads then run only
- * host functions.  All other operations run in calls of the program, on the
- * calling thread.  After each call that has queued work, and during each wait,
- * the schedule's strategy picks a stream and runs the operation at its head,
- * again and again, until it lets the host continue or the wait is over.  The
- * choices depend only on the seed and the calls, so the same calls lead to the
- * same order on every machine.
+ * host functions and notifications.  All other operations run in calls of the
+ * program, on the calling thread.  After each call that has queued work, and
+ * during each wait, the schedule's strategy picks a stream and runs the
+ * operation at its head, again and again, until it lets the host continue or
+ * the wait is over.  The choices depend only on the seed and the calls, unless
+ * a callable or the host runs for too long (see NAPS).  So the same calls
+ * usually lead to the same order on every machine.
  *
  * Time is virtual.  It advances when the strategy picks a sleep, and when a
  * wait expires because nothing can run before its limit.  During a wait with a
@@ -96,7 +97,8 @@ grown(void *array, size_t count, size_t size)
     return realloc(array, (count > 0 ? 2 * count : LEAST) * size);
 }
 
-/* Append a note.  If memory runs out, mark the notes as incomplete. */
+/* Append a note.  If memory runs out, mark the notes as incomplete, unless
+ * there are none yet. */
 static void
 add_note_locked(struct cpu_lazy *lazy, const struct ps_note *note)
 {
@@ -1467,8 +1469,9 @@ cpu_lazy_pending_locked(struct cpu_engine *engine, char text[256])
     return false;
 }
 
-/* Drop the operation at the head of a ready stream.  For this, change the
- * operation so that it does nothing when it runs, and cannot fail. */
+/* Drop the operation at the head of a ready stream.  For this, change a copy,
+ * fill, call or failure so that it does nothing when it runs.  Sleeps, waits
+ * and frees are not changed. */
 static void
 drop_locked(struct cpu_stream *stream)
 {

@@ -1,7 +1,8 @@
 /* Memory of devices is host memory here.  Each block begins with a header that
  * contains the CPU_FREE operation which will free the block.  So a block can
  * be freed in stream order without allocating memory, and even if the stream's
- * queue is full.  A block that is in use when the engine stops is never freed.
+ * queue is full.  A block whose CPU_FREE has not run when the engine stops is
+ * never freed.
  *
  * An emulated device has a limited amount of memory.  A tree contains the
  * blocks of all emulated devices.  A block counts as used from the call of

@@ -17,10 +17,11 @@
  *
  * The rule: everything in the page may change at any time, a process may stop
  * or die at any point, and another process may write anything into the page.
- * So every status from the page is checked before it is used, and only pages
- * of this library are mapped.  The page contains no lock, because a process
- * that has stopped could hold it for ever.  Even a robust mutex would not do,
- * because it contains pointers that another process could overwrite.
+ * So every status from the page is checked before it is used, and only sealed
+ * files that match their handle are mapped.  The page contains no lock,
+ * because a process that has stopped could hold it for ever.  Even a robust
+ * mutex would not do, because it contains pointers that another process could
+ * overwrite.
  *
  * - A process records an event by storing the word.  This is one atomic store,
  *   so no process can stop in the middle of it.  If several processes record
@@ -34,7 +35,7 @@
  *   record's process dies between these two steps, the waiting processes find
  *   the outcome in the page, unless the page has a later record by then.
  * - If a pipe cannot be opened although the word has not changed, the pipe's
- *   process has died. */
+ *   process counts as dead. */
 #include "shared.h"
 
 #include <stdatomic.h>

@@ -9,7 +9,8 @@
  *   0       serial  slot   engine  tag
  *
  * Any 2^32 handles that are created in a row have different serial numbers.
- * So a handle that was destroyed does not become valid again. */
+ * So a handle that was destroyed does not become valid again before that many
+ * handles were created. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -148,8 +149,9 @@ cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device)
                        (ps_handle)engine->number << ENGINE_SHIFT | tag;
     slot->object = NULL;
     slot->shared = NULL;
-    /* These are release stores, like the stores to `known`, because a thread
-     * that sees the new object's `known` must also see the new handle. */
+    /* These are release stores, like those of a known state to `known`,
+     * because a thread that sees the new object's `known` must also see the
+     * new handle. */
     atomic_store_explicit(&slot->device, device, memory_order_release);
     atomic_store_explicit(&slot->handle, handle, memory_order_release);
     return slot;

@@ -1,7 +1,7 @@
 /* The default streams of threads (PS_STREAM_PER_THREAD).  Each thread has a
  * blocking stream of its own on each device, which is created when the thread
  * first uses it.  The handles of these streams are thread-local.  The streams
- * are destroyed when their thread ends. */
+ * are destroyed at the latest when their thread ends. */
 #include "engine.h"
 
 #include <stdlib.h>

@@ -31,9 +31,9 @@ enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
 /* Held while observing begins or ends. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static void *subscriber; /* NULL while no activities are observed */
-/* The id of the process in which CUPTI was started; 0 if it was not started.
- * A forked child inherits CUPTI's state, but not its threads, so it must not
- * use CUPTI. */
+/* The id of the process that first tried to start CUPTI; 0 if none did.  A
+ * forked child inherits CUPTI's state, but not its threads, so it must not use
+ * CUPTI. */
 static pid_t owner;
 /* For each device, 1 + the number of the first context that was seen, or 0 if
  * no context was seen. */

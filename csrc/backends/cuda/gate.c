@@ -1,8 +1,9 @@
-/* Gates on CUDA streams.  A gate is queued in two parts.  The first part is a
- * completion, which reports that the stream has reached the gate (see poll.h).
- * The second part is a wait for a word in pinned memory, which blocks the
- * stream until the gate is opened.  If another thread queues work on the
- * stream at the same time, that work may come between the two parts. */
+/* Gates on CUDA streams.  On a busy stream, a gate is queued in two parts.
+ * The first part is two completions, which report that the stream has reached
+ * the gate (see poll.h).  The second part is a wait for a word in pinned
+ * memory, which blocks the stream until the gate is opened.  If another thread
+ * queues work on the stream at the same time, that work may come between the
+ * two parts.  On an idle stream, only the second part is queued. */
 #include <cuda_runtime_api.h>
 
 #include <pthread.h>
@@ -206,7 +207,8 @@ cuda_stream_next_state(ps_handle stream)
 
 /* Queue the gate on the stream.  The caller has called cuda_poll_enter for the
  * completion `event`.  If the stream is idle, it has already reached the gate.
- * In that case *idle becomes true, and the caller must report the arrival. */
+ * In that case *idle becomes true, and after success the caller must report
+ * the arrival. */
 static ps_status
 gate_queue(struct arrival *arrival, ps_handle stream,
            struct cuda_completion *event, bool *idle)
@@ -231,7 +233,8 @@ gate_queue(struct arrival *arrival, ps_handle stream,
 }
 
 /* Does the work of the member stream_gate.  The device's context must be
- * current.  If *idle becomes true, the caller must report the arrival. */
+ * current.  If *idle becomes true, the caller must report the arrival after
+ * success. */
 static ps_status
 gate_make(int device, ps_handle stream, ps_notification_function reached,
           void *argument, ps_handle *gate, bool *idle)

@@ -22,8 +22,10 @@
  * again. */
 struct cuda_slot {
     _Atomic uint32_t opened;
-    _Atomic uint32_t reached; /* written by the device */
-    uint32_t number;          /* the number of the latest gate */
+    /* Written by the device.  For gates in graphs, a poller also subtracts 1
+     * for each arrival. */
+    _Atomic uint32_t reached;
+    uint32_t number; /* the number of the latest gate */
     /* The number of users that still need the slot for the latest gate. */
     atomic_int holders;
     struct cuda_slot *next;

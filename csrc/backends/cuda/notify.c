@@ -134,8 +134,9 @@ event_notify(int device, ps_handle event, struct ps_notification *notification,
     /* Poll the event itself if no other process or graph may record it.  Also
      * do so if relay_notify has returned PS_ERROR_NOT_READY, which means that
      * the side stream for this event has too many pending waits whose
-     * notifications were cancelled.  In that case, the notification comes too
-     * late if the event is recorded again before its latest record is done. */
+     * notifications were cancelled.  In that case, the notification may come
+     * too late if the event is recorded again, and too early if it was
+     * recorded again shortly before. */
     return status == PS_ERROR_NOT_READY
                ? cuda_poll_event(device, event, notification)
                : status;

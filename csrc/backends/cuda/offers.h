@@ -37,8 +37,9 @@ void cuda_offer_withdraw(struct cuda_offer *offer);
 
 /* Take the file that another process offers under this name, as a new
  * descriptor.  The name may be any bytes.  Returns PS_ERROR_INVALID_HANDLE if
- * no process of this user offers a file under the name, or if the process does
- * not reply within ten seconds.  Other statuses: PS_ERROR_OUT_OF_MEMORY. */
+ * no process of this user offers a file under the name, or if connecting to
+ * the process or receiving its reply takes ten seconds.  Other statuses:
+ * PS_ERROR_OUT_OF_MEMORY. */
 ps_status cuda_offer_take(const char name[CUDA_SOCKET_NAME],
                           struct cuda_payload *payload, int *file);
 

@@ -12,7 +12,8 @@
 struct cuda_side {
     cudaStream_t stream;
     int device;
-    /* The event of the latest wait; 0 if that event was destroyed. */
+    /* The event of the latest wait.  0 if that event was destroyed while no
+     * completion used the side stream. */
     ps_handle event;
     /* The number of waits since the stream was last found idle. */
     unsigned waits;
@@ -20,7 +21,8 @@ struct cuda_side {
 };
 
 enum {
-    MOST_IDLE = 8, /* the most idle side streams that are kept per device */
+    /* The most side streams known to be idle that are kept per device. */
+    MOST_IDLE = 8,
     /* If this many side streams in a row are found busy, a new one is made. */
     LOOKED_AT = 4,
 };
