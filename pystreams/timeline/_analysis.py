@@ -116,9 +116,12 @@ class Cause(NamedTuple):
 class Program:
     """The order of operations, from the rows in the order of the calls."""
 
-    def __init__(self, rows: list[Row], recorder: str) -> None:
+    def __init__(
+        self, rows: list[Row], recorder: str, clock_error: int = 0
+    ) -> None:
         self.rows = rows
         self.recorder = recorder
+        self.clock_error = clock_error
         #: For each operation, the operations that it directly came after.
         self.causes: dict[int, list[Cause]] = {}
         #: For each row of a stream, the operation that ended last among those
@@ -166,11 +169,15 @@ class Program:
             self.reached[index] = max(causes, key=lambda c: c[:2])
 
     def waited_for(self, index: int) -> int | None:
-        """Return the operation that a synchronize ended with."""
+        """Return the operation that a synchronize ended with; None if the
+        work was done already, or was not done when a timeout ended the
+        wait."""
         row = self.rows[index]
         if row[12] is not None:
             known = self.reached.get(row[12])
-            return known.row if known else None
+            latest = row[7] + self.clock_error
+            within = known is not None and row[6] < known.end <= latest
+            return known.row if known and within else None
         # While virtual time stands still, operations of later calls may end at
         # the same moment, so look only at those of earlier calls.
         at = bisect(self.ends, (row[7], index)) - 1
@@ -273,7 +280,7 @@ def shorten(rows: list[Row], gains: dict[int, int]) -> list[str]:
 def critical_path(timeline: Timeline) -> CriticalPath:
     """See Timeline.critical_path."""
     rows = timeline.rows
-    program = Program(rows, timeline._thread)
+    program = Program(rows, timeline._thread, timeline.clock_error)
     steps = program.path(timeline.duration)[::-1]
     gains: dict[int, int] = {}
     for step in steps:

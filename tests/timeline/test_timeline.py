@@ -638,6 +638,59 @@ def test_a_wait_for_nothing_is_in_no_path():
     ]
 
 
+def steps_with_a_wait(begin, end):
+    """Return the path of a program that waits for a kernel, whose end at 50 ns
+    is known, from `begin` to `end`."""
+    more = (0, None, None, None)
+    wait = ("synchronize", "x", None, None, "main", begin, begin, end)
+    rows = [
+        ("kernel", "k", "cuda:0", "s", "main", 10, 20, 50, *more, None, None),
+        (*wait, *more, 0, None),
+    ]
+    path = _analysis.Program(rows, "main", clock_error=2).path(100)[::-1]
+    return [(s.row, s.begin, s.end, s.wait) for s in path]
+
+
+@pytest.mark.parametrize("end", [50, 55, 48], ids=["same", "later", "error"])
+def test_a_wait_until_work_is_done_is_in_the_path(end):
+    """The clocks of host and device may disagree on which came first."""
+    assert steps_with_a_wait(15, end) == [
+        (None, 0, 10, None),
+        (0, 20, 50, None),
+        (None, end, 100, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [(50, 55), (60, 61), (15, 40)], ids=str
+)
+def test_a_wait_that_no_work_ended_is_in_no_path(begin, end):
+    """The kernel was done before the wait, or a timeout ended the wait."""
+    assert steps_with_a_wait(begin, end) == [(None, 0, 100, None)]
+
+
+@pytest.mark.unscheduled
+def test_the_path_of_a_wait_that_came_late(two):
+    """The work was done long before, so the host itself took the time."""
+    with timeline.record() as t:
+        two.backend.sleep(two.a, 1)
+        time.sleep(0.05)
+        two.a.record_event().synchronize()
+    assert [step.row for step in t.critical_path().steps] == [None]
+
+
+@pytest.mark.unscheduled
+def test_the_path_of_a_wait_that_timed_out(two):
+    """The host went on before that work was done."""
+    with timeline.record() as t:
+        first = two.a.submit(time.sleep, 0.2)
+        with pytest.raises(TimeoutError):
+            two.a.synchronize(timeout=0.02)
+        two.b.submit(first.result, LONG).result(LONG)
+    last = t.rows.index(of_kind(t, "callable")[1])
+    assert [s.row for s in t.critical_path().steps] == [None, last, None]
+
+
 def test_a_path_while_time_stands_still():
     """If a wait for several objects is followed by more work, the work may end
     at the same moment as the wait."""

@@ -192,10 +192,12 @@ def test_overlap(each_seed):
 class Path:
     """The critical path, found by looking at everything that came before."""
 
-    def __init__(self, program, rows, calls, duration):
+    def __init__(self, program, t, rows, calls):
         self.program = program
         self.rows = rows
         self.calls = calls
+        self.clock_error = t.clock_error
+        duration = t.duration
         self.steps = []
         ends = [(self.end(c), c) for c in range(len(calls)) if self.is_work(c)]
         last = max(ends, default=(0, None))
@@ -222,8 +224,9 @@ class Path:
 
     def host(self, end, index, floor):
         """Follow the thread back from a row to its last synchronize() that
-        waited for some work.  Other waits do not count, although the record of
-        an idle stream can make the host of a GPU wait, too."""
+        waited for some work until it was done.  Other waits do not count,
+        although the record of an idle stream can make the host of a GPU wait,
+        too."""
         for at in reversed(range(index)):
             row = self.rows[at]
             if row[KIND] != "synchronize":
@@ -233,10 +236,11 @@ class Path:
             before = self.program.work_before(target)
             if self.is_work(target):
                 before.add(target)
-            if before:
+            done, call = self.latest(before)
+            if row[BEGIN] < done <= row[END] + self.clock_error:
                 gain = min(row[END] - row[BEGIN], end - floor)
                 self.steps.append((None, row[END], end, "synchronize", gain))
-                return self.latest(before)[1]
+                return call
         self.steps.append((None, 0, end, "", 0))
         return None
 
@@ -271,7 +275,7 @@ class Path:
 
 
 def check_path(program, t, rows, calls):
-    expected = Path(program, rows, calls, t.duration).steps[::-1]
+    expected = Path(program, t, rows, calls).steps[::-1]
     path = t.critical_path()
     found = [(s.row, s.begin, s.end, s.after, s.gain) for s in path.steps]
     assert found == expected
