@@ -42,6 +42,7 @@ def overlap(timeline: Timeline) -> dict[tuple[str, ...], int]:
             seen = hosts.setdefault(thread, [first, last])
             seen[0] = min(seen[0], first)
             seen[1] = max(seen[1], last)
+    hosts.setdefault(timeline._thread, [0, total])
     for thread, (first, last) in hosts.items():
         if thread == timeline._thread:
             first, last = 0, max(total, last)

@@ -619,6 +619,19 @@ def test_threads(two):
     assert names == [f"filler {i}" for i in range(3)]
 
 
+def test_a_thread_without_rows_that_records(two):
+    """It counts as busy all the time, like one with rows."""
+    with timeline.record() as t:
+        thread = threading.Thread(target=two.block.fill_, args=(1, two.a))
+        thread.start()
+        thread.join(LONG)
+    assert [row[THREAD] for row in of_kind(t, "fill")] == [thread.name]
+    assert busy_host(t) == t.duration
+    with timeline.record() as t:
+        pass
+    assert t.overlap() == {("host",): t.duration}
+
+
 def test_a_wait_for_nothing_is_in_no_path():
     """An example is a wait of another library for work that is done
     already."""
