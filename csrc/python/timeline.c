@@ -33,6 +33,7 @@ struct log {
     struct ps_timeline *timeline;
     uintptr_t number; /* the logs are numbered from 1 */
     PyObject *threads;
+    PyObject *taken;   /* the set of the names in `threads` */
     PyObject *streams; /* pairs (device, label) */
     PyObject *names;
     PyObject *name_indices;
@@ -110,6 +111,25 @@ thread_name(PyObject *active, unsigned long identifier)
     return name;
 }
 
+/* Returns a new reference to the name of one more thread, and adds it to the
+ * names that are taken: "name (2)" if a thread before has the same name.  NULL
+ * with an exception. */
+static PyObject *
+own_name(PyObject *taken, PyObject *name)
+{
+    PyObject *base = PyUnicode_FromObject(name), *own = Py_XNewRef(base);
+    int known = 0;
+    for (int i = 2; own != NULL && (known = PySet_Contains(taken, own)) > 0;
+         i++) {
+        Py_SETREF(own, PyUnicode_FromFormat("%U (%d)", base, i));
+    }
+    if (own != NULL && (known < 0 || PySet_Add(taken, own) < 0)) {
+        Py_CLEAR(own);
+    }
+    Py_XDECREF(base);
+    return own;
+}
+
 /* Returns 1 + the calling thread's index in the latest log, and adds the
  * thread to the log if necessary.  Returns 0 if the thread cannot be added,
  * because the log has stopped or memory is short. */
@@ -131,6 +151,9 @@ thread_index(void)
     /* Check `current` again, because thread_name may have suspended the
      * critical section, and another thread may have stopped the log
      * meanwhile. */
+    if (name != NULL && current != NULL && current->number == number) {
+        Py_SETREF(name, own_name(current->taken, name));
+    }
     if (name != NULL && current != NULL && current->number == number &&
         PyList_Append(current->threads, name) == 0) {
         index = (uint32_t)PyList_GET_SIZE(current->threads);
@@ -450,6 +473,7 @@ log_free(struct log *log)
         places_release();
     }
     Py_XDECREF(log->threads);
+    Py_XDECREF(log->taken);
     Py_XDECREF(log->streams);
     Py_XDECREF(log->names);
     Py_XDECREF(log->name_indices);
@@ -545,11 +569,12 @@ log_create(PyObject *active, bool by_events)
     log->number = ++logs;
     log->active = Py_NewRef(active);
     log->threads = PyList_New(0);
+    log->taken = PySet_New(NULL);
     log->streams = PyList_New(0);
     log->names = PyList_New(0);
     log->name_indices = PyDict_New();
     log->foreign = PyDict_New();
-    if (make_kind_names() < 0 || log->threads == NULL ||
+    if (make_kind_names() < 0 || log->threads == NULL || log->taken == NULL ||
         log->streams == NULL || log->names == NULL ||
         log->name_indices == NULL || log->foreign == NULL ||
         places_hold() < 0) {
@@ -676,6 +701,16 @@ item(PyObject *list, uint32_t index)
     Py_INCREF(found);
     Py_END_CRITICAL_SECTION();
     return found;
+}
+
+static PyObject *
+timeline_thread(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    struct log *log = PyCapsule_GetPointer(capsule, log_name);
+    uint32_t index = log != NULL ? thread_index() : 0;
+    return index > 0     ? item(log->threads, index)
+           : log != NULL ? PyErr_NoMemory()
+                         : NULL;
 }
 
 /* Returns the name of a kernel, demangled by libstdc++ if the process has
@@ -1069,6 +1104,9 @@ PyMethodDef timeline_functions[] = {
              "Return the time in nanoseconds by which slices are timed."),
     FUNCTION("timeline_end", timeline_end, METH_O, "log, /",
              "Return the number of the next slice of the log."),
+    FUNCTION("timeline_thread", timeline_thread, METH_O, "log, /",
+             "Return the name of the calling thread in the log, which must "
+             "be recording."),
     FUNCTION("timeline_resolve", timeline_resolve, METH_O, "log, /",
              "Compute the times that follow from others, as known now."),
     FUNCTION("timeline_rows", timeline_rows, METH_VARARGS,

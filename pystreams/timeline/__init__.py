@@ -57,7 +57,8 @@ COLUMNS = (
     # "cuda:0", and the stream's label; both are None for what a thread does.
     "device",
     "stream",
-    # The thread that made the call.
+    # The thread that made the call.  Of threads with the same name, the second
+    # one is "name (2)".
     "thread",
     # When the call queued it, when it began and when it ended.
     "queued",
@@ -99,7 +100,7 @@ class Timeline:
 
     def __init__(self, log: object) -> None:
         self._log = log
-        self._thread = threading.current_thread().name
+        self._thread = _C.timeline_thread(log)
         self._first = _C.timeline_end(log)
         self._last: int | None = None
         self._begin = _C.timeline_now()

@@ -1174,7 +1174,7 @@ CASES = {
     "schedule_forked schedule_hold schedule_released schedules.run "
     "schedules.explore schedules.replay schedules.Result": scheduled,
     "timeline_start timeline_stop timeline_now timeline_end timeline_resolve "
-    "timeline_rows timeline_nodes timeline_error "
+    "timeline_rows timeline_nodes timeline_error timeline_thread "
     "timeline_await_begin timeline_await_end "
     "timeline_span_begin timeline_span_end "
     "timeline.record timeline.span timeline.Timeline": recorded,

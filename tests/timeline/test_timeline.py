@@ -632,6 +632,53 @@ def test_a_thread_without_rows_that_records(two):
     assert t.overlap() == {("host",): t.duration}
 
 
+def test_threads_with_the_same_name(two):
+    """Each of them is a thread of its own, also the one that records."""
+    gc.collect()
+    inner = []
+
+    def work():
+        two.block.fill_(1, stream=two.a)
+        with timeline.record() as t:
+            two.block.fill_(2, stream=two.a)
+        inner.append(t)
+
+    with timeline.record() as t:
+        threads = [
+            threading.Thread(target=work, name=name)
+            for name in ("load", "load", "load (2)", "load")
+        ]
+        for thread in threads:
+            thread.start()
+            thread.join(LONG)
+    names = ["load", "load (2)", "load (2) (2)", "load (3)"]
+    assert [row[THREAD] for row in of_kind(t, "fill")] == [
+        name for name in names for _ in range(2)
+    ]
+    assert [t._thread for t in inner] == names
+    for name in names:
+        assert name in t.chart(100)
+
+
+@pytest.mark.unscheduled
+def test_overlap_of_threads_with_the_same_name(two):
+    """While both wait, the recording thread is busy."""
+
+    def work(stream):
+        stream.submit(time.sleep, 0.03).result(LONG)
+
+    with timeline.record() as t:
+        threads = [
+            threading.Thread(target=work, args=(stream,), name="load")
+            for stream in (two.a, two.b)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG)
+    assert busy_host(t) == t.duration
+
+
 def test_a_wait_for_nothing_is_in_no_path():
     """An example is a wait of another library for work that is done
     already."""
