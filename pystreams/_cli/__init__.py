@@ -254,8 +254,12 @@ def run_timeline(options: argparse.Namespace) -> int:
         return complain(reason, 2)
     recording = timeline.record()
     found = recording.__enter__()
+    process = os.getpid()
 
     def show() -> None:
+        # A forked child leaves the timeline to its parent.
+        if os.getpid() != process:
+            return
         recording.__exit__(None, None, None)
         if options.output is None:
             print(found, flush=True)
@@ -288,7 +292,7 @@ def run_races(options: argparse.Namespace) -> int:
     if options.redundant:
         waits = races._counted_waits()
         found = waits.__enter__()
-        atexit.register(show_redundant, waits, found)
+        atexit.register(show_redundant, os.getpid(), waits, found)
     return run_program(options)
 
 
@@ -303,9 +307,14 @@ def program_part(error: Exception) -> TracebackType | None:
 
 
 def show_redundant(
-    waits: AbstractContextManager[list[Redundant]], found: list[Redundant]
+    process: int,
+    waits: AbstractContextManager[list[Redundant]],
+    found: list[Redundant],
 ) -> None:
-    """Print the waits that ordered nothing new, at the end of a program."""
+    """Print the waits that ordered nothing new, at the end of a program, but
+    not at the end of its forked children."""
+    if os.getpid() != process:
+        return
     waits.__exit__(None, None, None)
     print("waits that ordered nothing new:" if found else "no redundant waits")
     for wait in found:

@@ -316,6 +316,20 @@ def test_the_command_finds_none(run_python, tmp_path):
     assert (done.returncode, done.stdout) == (0, "no redundant waits\n")
 
 
+def test_the_command_and_a_forked_child(run_python, tmp_path):
+    """The child does not list the waits of its parent."""
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import os, sys\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n    sys.exit(0)\n"
+        "print(os.waitpid(pid, 0)[1])"
+    )
+    program = "import sys, pystreams._cli as cli; sys.exit(cli.main())"
+    done = run_python(program, "races", "--redundant", path)
+    assert (done.stdout, done.stderr) == ("0\nno redundant waits\n", "")
+
+
 def test_a_handler_during_a_wait_that_was_not_asked_for(engine, full):
     """A copy waits for room; what a signal's handler waits for meanwhile is
     the program's."""

@@ -90,3 +90,24 @@ def test_a_program_that_fails(run_python, tmp_path):
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
     assert (tmp_path / "t.json").exists()
+
+
+@pytest.mark.parametrize("output", ["chart", "t.json"])
+def test_a_program_with_a_forked_child(run_python, tmp_path, output):
+    """Only the parent prints or writes the timeline, also if the child ends as
+    programs do."""
+    (tmp_path / "program.py").write_text(
+        "import os, sys, pystreams\n"
+        'pystreams.Stream("cpu").submit(int).result()\n'
+        "pid = os.fork()\n"
+        "if pid == 0:\n    sys.exit(0)\n"
+        'print(os.waitpid(pid, 0)[1], os.path.exists("t.json"))\n'
+    )
+    option = [] if output == "chart" else ["-o", output]
+    command = ["-m", "pystreams", "timeline", *option, "program.py"]
+    done = run_python(command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("0 False\n")
+    charts = re.findall(r"^1 operation in ", done.stdout, re.M)
+    assert len(charts) == (output == "chart")
+    assert (tmp_path / "t.json").exists() == (output != "chart")
