@@ -244,8 +244,13 @@ def _reported_by(error: BaseException | None) -> list[Race]:
     return reported
 
 
-# Guards the variables below, and the fields of each user.
+# Guards the variables below, and the fields of each user.  If another thread
+# holds it at a fork, that thread does not exist in the child, so the child
+# resets it.
 _lock = threading.RLock()
+os.register_at_fork(
+    after_in_child=_lock._at_fork_reinit  # type: ignore[attr-defined]
+)
 _users: list[_User] = []
 # An error that was raised and might get lost, the thread that raised it, and
 # the frames that this thread had then.
@@ -480,8 +485,9 @@ def _begin(action: Action, *, keeps: bool = False) -> _User:
     user = _User(action, keeps)
     with _lock:
         _users.append(user)
-        if len(_users) == 1:
-            _C.races_start(_report)
+        # Start it also if there are users: in a forked child, one of them may
+        # be a thread of the parent that had not started it yet.
+        _C.races_start(_report)
     return user
 
 

@@ -86,8 +86,12 @@ _OPERATIONS = frozenset(
 
 # Whether operations are timed by events even if their engine reports times.
 _by_events = False
-# Guards the variables below.
+# Guards the variables below.  If another thread holds it at a fork, that
+# thread does not exist in the child, so the child resets it.
 _lock = threading.Lock()
+os.register_at_fork(
+    after_in_child=_lock._at_fork_reinit  # type: ignore[attr-defined]
+)
 _log: Any = None
 _blocks = 0
 _warned: set[str] = set()
@@ -260,6 +264,8 @@ def record() -> Iterator[Timeline]:
     refusal = ""
     with _lock:
         if _blocks == 0:
+            # In a forked child, another thread may have begun to record.
+            _C.timeline_stop()
             _nvtx.attach()
             if not _by_events:
                 _cupti.load()

@@ -644,6 +644,66 @@ def test_fork_while_a_thread_imports(run_python, sanitized, call, name):
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+# A thread is beginning to record, or to look for races, while the main thread
+# forks.  The child then does the same.  `before` is whether the thread has not
+# yet called C then.
+FORKED_BEGIN = """
+import os, signal, threading
+import pystreams
+from pystreams import _C, races, timeline
+def record(s):
+    with timeline.record() as t:
+        s.submit(int).result(30)
+    return "callable" not in [row[0] for row in t.rows]
+def detect(s):
+    x = pystreams.Buffer(64, device="cpu")
+    with races.detect():
+        x.fill_(1, stream=s)
+        try:
+            x.fill_(2, stream=pystreams.Stream("cpu"))
+        except races.RaceError:
+            return 0
+def start(*arguments):
+    {before} and pause()
+    done = real(*arguments)
+    {before} or pause()
+    return done
+def pause():
+    if os.getpid() == parent:
+        inside.set()
+        forked.wait(30)
+parent, inside, forked = os.getpid(), threading.Event(), threading.Event()
+real, _C.{function} = _C.{function}, start
+s = pystreams.Stream("cpu")
+thread = threading.Thread(target={call}, args=(s,))
+thread.start()
+assert inside.wait(30)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(15)
+    os._exit({call}(pystreams.Stream("cpu")))
+print(os.waitpid(pid, 0)[1])
+forked.set()
+thread.join()
+"""
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("call", "function"),
+    [("record", "timeline_start"), ("detect", "races_start")],
+)
+def test_fork_while_a_thread_begins_to_observe(
+    run_python, sanitized, call, function, before
+):
+    if sanitized:
+        pytest.skip("a sanitizer's allocator may stay locked in a child")
+    code = FORKED_BEGIN.format(call=call, function=function, before=before)
+    done = run_python(code)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def test_multiprocessing_spawn(run_python, tmp_path):
     (tmp_path / "program.py").write_text("""
 import multiprocessing
