@@ -58,11 +58,14 @@ def _attributes(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _items(dictionary: Any) -> Iterator[tuple[Any, object]]:
-    """Yield the first items of a dict, which may change meanwhile."""
+    """Yield those of the first items of a dict whose keys are of type str or
+    int.  The dict may change meanwhile."""
     # Do not iterate over items(): CPython 3.11 crashes if it has no memory
     # for the iterator.
     for key in _first(dict.__iter__(dictionary)):
-        yield key, dict.get(dictionary, key)
+        # Other keys may have a hash function of the program.
+        if type(key) in (str, int):
+            yield key, dict.get(dictionary, key)
 
 
 def _parts(value: object) -> Iterable[tuple[str, object]]:
@@ -75,11 +78,7 @@ def _parts(value: object) -> Iterable[tuple[str, object]]:
         items = enumerate(_first(value))  # type: ignore
         return ((f"[{index}]", item) for index, item in items)
     if issubclass(kind, dict):
-        return (
-            (f"[{key!r}]", item)
-            for key, item in _items(value)
-            if type(key) in (str, int)
-        )
+        return ((f"[{key!r}]", item) for key, item in _items(value))
     if issubclass(kind, (type, ModuleType)) or kind.__module__ == "builtins":
         return ()
     return (

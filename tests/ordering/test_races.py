@@ -815,6 +815,29 @@ def test_the_programs_own_names(two, found, function, record):
     )
 
 
+class Key:
+    """A key whose hash function must not run any more."""
+
+    hashed = 0
+
+    def __hash__(self):
+        self.hashed += 1
+        if self.hashed > 1:
+            raise AssertionError("the program's own code runs")
+        return 1
+
+
+def test_a_dict_with_keys_of_the_program(two, found):
+    streams = {Key(): None, 1: two.a, "b": two.b}
+    memory = two.x
+    del two
+    memory.fill_(1, stream=streams[1])
+    memory.fill_(2, stream=streams["b"])
+    (race,) = found
+    assert race.missing == "streams['b'].wait_stream(streams[1])"
+    assert [key.hashed for key in streams if type(key) is Key] == [1]
+
+
 def overwrite(memory):
     memory.fill_(2)
 
