@@ -310,6 +310,59 @@ def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
                 yield frame.f_globals, "" if file == filename else where
 
 
+@dataclass
+class _Named:
+    """The names that the program has for what a race is about."""
+
+    #: The expression of each stream, and where it is visible; see _scopes.
+    streams: dict[Handle, tuple[str, str]]
+    #: The expression of an event that comes after the first operation.
+    event: str | None
+    #: The variables that are visible at the place of the second operation, in
+    #: this file.
+    visible: ChainMap[str, object]
+    filename: str
+
+
+def _search(
+    one: Operation, two: Operation, point: tuple[int, int] | None
+) -> _Named:
+    """Find the names; see _missing."""
+    wanted = {
+        _callers(stream) for stream in (one.stream, two.stream) if stream
+    }
+    place = two.submitted if two.in_callable else two._place
+    filename = place[0] if place else two.filename or ""
+    named = _Named({}, None, ChainMap(), filename)
+    names = named.streams
+    for variables, where in _scopes(place or (filename, 0, "")):
+        # An event of another function may not be meant for this.
+        if names.keys() >= wanted and (named.event or not point or where):
+            break
+        if not where:
+            named.visible.maps.append(variables)
+        for text, found in expressions(variables, (Stream, Event)):
+            if isinstance(found, Stream):
+                try:
+                    handle = found.native_handle
+                except Exception:
+                    # The stream is closed.
+                    continue
+                device = found.device
+                key = (device.type, device.index or 0, handle)
+                names.setdefault(key, (text, where))
+            elif (
+                point
+                and named.event is None
+                and not where
+                and _C.races_orders(found, *point)
+            ):
+                named.event = text
+            if names.keys() >= wanted and (named.event or not point or where):
+                break
+    return named
+
+
 def _missing(
     one: Operation, two: Operation, point: tuple[int, int] | None
 ) -> str:
@@ -324,51 +377,32 @@ def _missing(
     the events may have been recorded again since then.
     """
     assert one.stream is not None
-    names: dict[Handle, tuple[str, str]] = {}
-    event = None
-    wanted = {
-        _callers(stream) for stream in (one.stream, two.stream) if stream
-    }
-    place = two.submitted if two.in_callable else two._place
-    filename = place[0] if place else two.filename or ""
-    visible: ChainMap[str, object] = ChainMap()
-    for variables, where in _scopes(place or (filename, 0, "")):
-        # An event of another function may not be meant for this.
-        if names.keys() >= wanted and (event or not point or where):
-            break
-        if not where:
-            visible.maps.append(variables)
-        for text, found in expressions(variables, (Stream, Event)):
-            if isinstance(found, Stream):
-                device = found.device
-                key = (device.type, device.index or 0, found.native_handle)
-                names.setdefault(key, (text, where))
-            elif (
-                point
-                and event is None
-                and not where
-                and _C.races_orders(found, *point)
-            ):
-                event = text
-            if names.keys() >= wanted and (event or not point or where):
-                break
+    try:
+        named = _search(one, two, point)
+    except Exception:
+        # A race without the program's names is better than none.
+        named = _Named({}, None, ChainMap(), "")
     comments: dict[str, list[str]] = {}
 
     def name(operation: Operation) -> str:
         assert operation.stream is not None
         stream = _callers(operation.stream)
-        text, where = names.get(stream, ("", ""))
+        text, where = named.streams.get(stream, ("", ""))
         if where:
             comments.setdefault(f"in {where}", []).append(text)
         elif not text and operation.stream_name is not None:
             meaning = f'the stream named "{operation.stream_name}"'
             comments.setdefault(meaning, []).append(hex(stream[2]))
         elif text:
-            text = as_written(text, visible, filename)
+            text = as_written(text, named.visible, named.filename)
         return text or _handle(stream)
 
     waiting = name(two) if two.stream else None
-    waited = as_written(event, visible, filename) if event else name(one)
+    event = named.event
+    if event:
+        waited = as_written(event, named.visible, named.filename)
+    else:
+        waited = name(one)
     if event is None and is_thread_stream(one.stream[2]):
         # The first operation is on the default stream of another thread, and
         # only that thread can name this stream.

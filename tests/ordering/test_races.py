@@ -838,6 +838,37 @@ def test_a_dict_with_keys_of_the_program(two, found):
     assert [key.hashed for key in streams if type(key) is Key] == [1]
 
 
+def test_closed_streams_among_the_variables(two, found):
+    closed, a, b, memory = two.backend.stream(), two.a, two.b, two.x
+    closed.close()
+    del two
+    memory.fill_(1, stream=a)
+    memory.fill_(2, stream=b)
+    assert [race.missing for race in found] == ["b.wait_stream(a)"]
+    del closed
+
+
+class NoDevice(pystreams.Stream):
+    @property
+    def device(self):
+        raise RuntimeError("the program's own error")
+
+
+def test_a_search_for_names_that_fails(two, found):
+    """The race is reported all the same."""
+    strange, memory = NoDevice(two.x.device), two.x
+    streams = (two.a.native_handle, two.b.native_handle)
+    memory.fill_(1, stream=two.a)
+    memory.fill_(2, stream=two.b)
+    (race,) = found
+    first, second = (
+        f'pystreams.ExternalStream({handle:#x}, "{memory.device}")'
+        for handle in streams
+    )
+    assert race.missing == f"{second}.wait_stream({first})"
+    del strange
+
+
 def overwrite(memory):
     memory.fill_(2)
 
