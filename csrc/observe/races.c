@@ -195,6 +195,10 @@ struct actor {
      * `clock`. */
     uint64_t learned;
     unsigned capture; /* the capture that it belongs to, or 0 */
+    /* What `clock` and `learned` were when the stream came into the capture;
+     * see leave_capture. */
+    struct clock *outer;
+    uint64_t outer_learned;
     /* Whether the host knew already, when it last queried the stream, that all
      * work of the stream was done.  NOT_QUERIED if an operation was queued
      * since then. */
@@ -242,6 +246,31 @@ known_to_all(void)
     return first != NULL ? first->known : host;
 }
 
+static void
+enter_capture(struct actor *actor, unsigned capture)
+{
+    if (actor->capture == 0) {
+        actor->outer = clock_ref(actor->clock);
+        actor->outer_learned = actor->learned;
+    }
+    actor->capture = capture;
+}
+
+/* Captured waits take place only in launches of the graph.  So when the stream
+ * leaves the capture, its clock must not cover what the stream has waited for
+ * in the capture. */
+static void
+leave_capture(struct actor *actor)
+{
+    if (actor->capture != 0) {
+        clock_unref(actor->clock);
+        actor->clock = actor->outer;
+        actor->learned = actor->outer_learned;
+        actor->outer = NULL;
+        actor->capture = 0;
+    }
+}
+
 /* Returns the index of a place in `actors` for a new actor; -1 if out of
  * memory.  A place is free if its stream is gone and no entry refers to it.
  * Clocks may still have a number for the place.  They need no change, because
@@ -280,6 +309,7 @@ actor_of(const struct ps_actor_name *name)
         return -1;
     }
     struct actor *actor = &actors[index];
+    leave_capture(actor);
     clock_unref(actor->clock);
     *actor = (struct actor){
         .name = *name,
@@ -923,6 +953,7 @@ ps_races_stop(void)
     ps_map_clear(&shared);
     for (int i = 0; i < actor_count; i++) {
         clock_unref(actors[i].clock);
+        clock_unref(actors[i].outer);
     }
     free(actors);
     actors = NULL;
@@ -1171,10 +1202,10 @@ join(const struct ps_actor_name *stream, const struct ps_moment *moment)
     bool useful = !refresh(actor) || actor->capture != 0 ||
                   moment->capture != 0 ||
                   !clock_covers(actor->clock, index, moment);
-    clock_join_moment(&actor->clock, moment);
     if (moment->capture != 0) {
-        actor->capture = moment->capture;
+        enter_capture(actor, moment->capture);
     }
+    clock_join_moment(&actor->clock, moment);
     return useful;
 }
 
@@ -1511,7 +1542,7 @@ ps_races_capture_begin(const struct ps_actor_name *stream)
         graph->refs = 1;
         latest_capture++;
         if (ps_map_set(&captures, latest_capture, 0, graph)) {
-            actors[index].capture = latest_capture;
+            enter_capture(&actors[index], latest_capture);
         }
         else {
             free(graph);
@@ -1562,7 +1593,7 @@ ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph)
     struct graph *captured = ps_map_take(&captures, capture, 0);
     for (int i = 0; captured != NULL && i < actor_count; i++) {
         if (actors[i].capture == capture) {
-            actors[i].capture = 0;
+            leave_capture(&actors[i]);
         }
     }
     if (captured != NULL && graph != 0) {

@@ -448,6 +448,51 @@ def test_a_graph_in_a_capture(cuda, joined):
     assert len(found) == (1 if joined else 2)
 
 
+@pytest.mark.parametrize("ends", ["ends", "fails", "dropped"])
+def test_waits_in_a_capture_do_not_order_eager_work(three, found, ends):
+    """They take place only in launches of the graph."""
+    backend, a, b, x = three.backend, three.a, three.b, three.x
+    y, z, w = (backend.empty(SIZE) for _ in range(3))
+    graph = Graph(backend.type)
+    x.fill_(1, stream=a)
+    y.fill_(1, stream=b)
+    with a:
+        graph.capture_begin(capture_error_mode="relaxed")
+        z.fill_(1, stream=a)
+        b.wait_stream(a)
+        w.fill_(1, stream=b)
+        if ends == "fails":
+            with pytest.raises(pystreams.AcceleratorError):
+                graph.capture_end()
+        else:
+            a.wait_stream(b)
+            (graph.capture_end if ends == "ends" else graph.reset)()
+    assert found == []
+    z.copy_(x, non_blocking=True, stream=b)
+    assert len(found) == 1
+    w.copy_(y, non_blocking=True, stream=a)
+    assert len(found) == 2
+
+
+def test_eager_order_outlasts_a_capture(three, found):
+    """What ordered eager work before the capture does so after it, too."""
+    backend, a, b, c, x = three.backend, three.a, three.b, three.c, three.x
+    y = backend.empty(SIZE)
+    x.fill_(1, stream=a)
+    b.wait_stream(a)
+    y.fill_(1, stream=c)
+    c.synchronize()
+    with Capture(Graph(backend.type), a):
+        b.wait_stream(a)
+        y.fill_(2, stream=b)
+        a.wait_stream(b)
+    x.fill_(2, stream=b)
+    y.fill_(3, stream=a)
+    assert found == []
+    x.fill_(3, stream=a)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("waits", [False, True], ids=["bug", "fixed"])
 def test_events_that_a_graph_records(cuda, waits):
     a, b = cuda.stream(), cuda.stream()
