@@ -420,6 +420,10 @@ struct entry {
     bool freed; /* the memory was freed before the access was done */
     uint64_t number;
     uint64_t turn;
+    /* The turn of the callable that queued the operation on a stream, or 0.
+     * The operation's clock covers that callable, although the operation may
+     * run while the callable still runs. */
+    uint64_t queued_by;
     /* The clock of the access, or NULL if no callable was pending when the
      * access was queued.  If a callable was pending, the callable's own
      * accesses may be reported after this one.  The clock then tells whether
@@ -608,6 +612,7 @@ struct actual {
     int actor;
     uint64_t number;
     uint64_t turn;
+    uint64_t queued_by; /* as in struct entry */
     struct clock *clock;
     /* Whether the access is made within a callable.  If so, operations that
      * come after the access may have been queued already. */
@@ -623,8 +628,11 @@ races(const struct entry *entry, const struct actual *actual)
         clock_at(actual->clock, entry->actor) >= entry->number) {
         return false;
     }
+    /* If the callable itself queued the entry's operation, only a wait of the
+     * callable orders its later accesses after the operation. */
     return actual->late
-               ? clock_at(entry->clock, actual->actor) < actual->number
+               ? entry->queued_by == actual->turn ||
+                     clock_at(entry->clock, actual->actor) < actual->number
                : entry->actor != HOST;
 }
 
@@ -659,27 +667,49 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
     return found;
 }
 
-/* Returns whether an access must be kept because of a pending callable, even
- * though a second access would make it redundant.  This is so if the callable
- * is not ordered with the first access, but comes before the second.  An
- * access of the callable can then race with the first access and not with the
- * second.  `actor`, `number` and `clock` describe the first access; `who` and
- * `later` are the actor and the clock of the second. */
+/* One of two accesses, of which the second may make the first redundant. */
+struct compared {
+    int actor;
+    uint64_t number;
+    uint64_t queued_by;
+    const struct clock *clock;
+};
+
+/* Returns whether the first access must be kept because of a pending callable,
+ * even though the second access would make it redundant.  This is so if the
+ * callable is not ordered with the first access, or has queued it, but comes
+ * before the second.  An access of the callable can then race with the first
+ * access and not with the second. */
 static bool
-outlives(int actor, uint64_t number, const struct clock *clock, int who,
-         const struct clock *later)
+outlives(struct compared first, struct compared second)
 {
     const struct ps_moment *callable;
     TAILQ_FOREACH (callable, &pending, neighbours) {
-        if (callable->actor != actor &&
-            clock_at(clock, callable->actor) < callable->number &&
-            (callable->actor == who ||
-             clock_at(later, callable->actor) >= callable->number) &&
-            clock_at(callable->clock, actor) < number) {
+        int its = callable->actor;
+        if (its != first.actor && second.queued_by != callable->turn &&
+            (first.queued_by == callable->turn ||
+             clock_at(first.clock, its) < callable->number) &&
+            (its == second.actor ||
+             clock_at(second.clock, its) >= callable->number) &&
+            clock_at(callable->clock, first.actor) < first.number) {
             return true;
         }
     }
     return false;
+}
+
+static struct compared
+compared_entry(const struct entry *entry)
+{
+    return (struct compared){entry->actor, entry->number, entry->queued_by,
+                             entry->clock};
+}
+
+static struct compared
+compared_actual(const struct actual *actual)
+{
+    return (struct compared){actual->actor, actual->number, actual->queued_by,
+                             actual->clock};
 }
 
 /* Returns whether the new access makes the entry redundant.  It does so if it
@@ -697,8 +727,7 @@ replaces(const struct actual *actual, const struct entry *entry)
             : entry->actor != HOST &&
                   (actual->access->writes || !entry->writes) &&
                   clock_at(actual->clock, entry->actor) >= entry->number;
-    return later && !outlives(entry->actor, entry->number, entry->clock,
-                              actual->actor, actual->clock);
+    return later && !outlives(compared_entry(entry), compared_actual(actual));
 }
 
 /* Returns whether the entry makes the new access redundant.  It does so only
@@ -709,8 +738,7 @@ is_replaced(const struct actual *actual, const struct entry *entry)
     return entry->actor == actual->actor &&
            entry->writes == actual->access->writes &&
            entry->number > actual->number &&
-           !outlives(actual->actor, actual->number, actual->clock,
-                     entry->actor, entry->clock);
+           !outlives(compared_actual(actual), compared_entry(entry));
 }
 
 /* Add an entry for the access to the segment, and remove the entries that the
@@ -743,6 +771,7 @@ entry_note(struct segment *segment, const struct actual *actual)
         .declared = actual->access->declared,
         .number = actual->number,
         .turn = actual->turn,
+        .queued_by = actual->queued_by,
         .clock = any_pending() ? clock_ref(actual->clock) : NULL,
         .description = actual->description,
     };
@@ -1037,7 +1066,8 @@ look(const struct actual *actual, struct ps_race *race,
         return false;
     }
     race->nbytes -= race->begin;
-    bool earlier = entry->turn < actual->turn;
+    bool earlier = entry->turn < actual->turn ||
+                   (actual->late && entry->queued_by == actual->turn);
     struct ps_operation *theirs = earlier ? &race->first : &race->second;
     struct ps_operation *ours = earlier ? &race->second : &race->first;
     *theirs = (struct ps_operation){entry->description, NULL, entry->writes};
@@ -1096,7 +1126,18 @@ identify(const struct ps_actor_name *stream, const struct ps_moment *callable,
             actual->among = &actual->graph->among;
         }
         else if (awaited && callable != NULL) {
+            /* The operation still comes after the earlier operations of its
+             * own stream. */
+            if (!clock_set(&actors[index].clock, index,
+                           actors[index].number)) {
+                actual->clock = NULL;
+                return false;
+            }
+            actual->clock = actors[index].clock;
             attribute(callable, actual);
+        }
+        else if (callable != NULL) {
+            actual->queued_by = callable->turn;
         }
     }
     else if (callable != NULL) {

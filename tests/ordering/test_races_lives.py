@@ -97,6 +97,60 @@ def test_a_callable_that_copies_on_another_stream(three, found, waits):
     assert names == ([] if waits else [("fill", "copy")])
 
 
+OWN_WAITS = {
+    "no-wait": lambda three: None,
+    "stream": lambda three: three.b.synchronize(),
+    "event": lambda three: three.b.record_event().synchronize(),
+    "copy": lambda three: three.x.copy_(three.y, stream=three.b),
+}
+
+
+@pytest.mark.parametrize("wait", OWN_WAITS)
+def test_a_callable_that_uses_what_it_has_queued(three, found, wait):
+    """Its own later accesses come after the fill only if it waits."""
+    three.y = three.backend.empty(SIZE)
+    three.backend.synchronize()
+
+    def run():
+        three.x.fill_(1, stream=three.b)
+        OWN_WAITS[wait](three)
+        three.look()
+
+    three.a.submit(run).result(LONG)
+    names = [(race.first.name, race.second.name) for race in found]
+    assert names == ([("fill", "a view")] if wait == "no-wait" else [])
+
+
+def test_work_after_what_a_callable_has_queued(three, found):
+    """The fill that the callable has queued is not forgotten because of a
+    later one, with which the callable's access does not race."""
+    queued = threading.Event()
+
+    def run():
+        three.x.fill_(1, stream=three.b)
+        queued.set()
+        assert three.go.wait(LONG)
+        three.look()
+
+    future = three.a.submit(run)
+    assert queued.wait(LONG)
+    three.c.wait_stream(three.b)
+    three.x.fill_(2, stream=three.c)
+    three.go.set()
+    future.result(LONG)
+    assert [race.first.name for race in found] == ["fill"]
+
+
+def test_a_copy_in_a_callable_after_work_of_the_same_stream(three, found):
+    """The copy comes after it, even though the callable waits for the copy."""
+    data = three.backend.empty(SIZE)
+    three.backend.synchronize()
+    three.x.fill_(1, stream=three.b)
+    copy = partial(three.x.copy_, data, stream=three.b)
+    three.a.submit(copy).result(LONG)
+    assert list(map(str, found)) == []
+
+
 def test_a_callable_before_its_stream(three, found):
     """Work that was queued on the callable's stream while the callable was
     pending is not forgotten when the callable runs."""
