@@ -13,6 +13,7 @@
 #include "lock.h"
 #include "refs.h"
 #include "runtime.h"
+#include "thread.h"
 #include "trace.h"
 
 static inline void
@@ -372,11 +373,13 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
 
 /* Store that the first `recorded` records are done.  Does nothing for an
  * external event: `recorded` does not count the records of graph launches, so
- * such an event may be pending again although the count is the same. */
+ * such an event may be pending again although the count is the same.  Does
+ * nothing either while the race detector ignores the thread's calls: the next
+ * query or wait must call the backend, so that the detector learns of it. */
 static void
 remember_done(struct ps_event *event, unsigned long long recorded)
 {
-    if (!event->external) {
+    if (!event->external && ps_thread_word(PS_THREAD_UNAWARE) == NULL) {
         atomic_store_explicit(&event->completed, recorded,
                               memory_order_release);
     }

@@ -22,8 +22,8 @@
 #include <pthread.h>
 
 /* The words of a thread.  In the comments below, "it" means the thread.  Core
- * uses PS_THREAD_MEMORY, PS_THREAD_STREAMS and PS_THREAD_OWN.  Only the Python
- * layer uses the others. */
+ * uses PS_THREAD_MEMORY, PS_THREAD_STREAMS and PS_THREAD_OWN, and reads
+ * PS_THREAD_UNAWARE.  Only the Python layer uses the others. */
 enum ps_thread_word {
     PS_THREAD_MEMORY,   /* whether it may wait, or is sweeping; see memory.c */
     PS_THREAD_STREAMS,  /* its default streams, as a list */

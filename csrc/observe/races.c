@@ -1342,19 +1342,41 @@ ps_races_synchronize_stream(const struct ps_actor_name *stream, bool queried)
     }
 }
 
+/* Take note that the host, and the callable if it is not NULL, know that the
+ * moment has been reached. */
+static void
+learn(const struct ps_moment *moment, struct ps_moment *callable)
+{
+    if (!is_current(moment) || moment->capture != 0) {
+        return;
+    }
+    if (!clock_covers(host, HOST, moment)) {
+        clock_join_moment(&host, moment);
+        host_learned++;
+    }
+    if (is_current(callable) && callable != moment) {
+        clock_join_moment(&callable->clock, moment);
+    }
+}
+
 void
 ps_races_reached(const struct ps_moment *moment)
 {
     struct ps_moment *callable;
-    if (moment != NULL && moment->capture == 0 && enter_in(&callable)) {
-        if (is_current(moment)) {
-            if (!clock_covers(host, HOST, moment)) {
-                clock_join_moment(&host, moment);
-                host_learned++;
-            }
-            if (is_current(callable) && callable != moment) {
-                clock_join_moment(&callable->clock, moment);
-            }
+    if (moment != NULL && enter_in(&callable)) {
+        learn(moment, callable);
+        unlock();
+    }
+}
+
+void
+ps_races_known_done(int runtime, ps_handle event)
+{
+    struct ps_moment *callable;
+    uint64_t place = (uint64_t)runtime;
+    if (enter_in(&callable)) {
+        if (ps_map_get(&shared, place, event) == NULL) {
+            learn(ps_map_get(&events, place, event), callable);
         }
         unlock();
     }

@@ -147,6 +147,10 @@ ps_races_synchronize_stream(const struct ps_actor_name *stream, bool queried);
 /* Call this when the host has learnt, by a query or a wait, that the moment
  * has been reached. */
 void ps_races_reached(const struct ps_moment *moment);
+/* Call this when a query or a wait has found the event's latest record to be
+ * done, perhaps without a call of the backend.  Does nothing if the moment of
+ * that record is not known. */
+void ps_races_known_done(int runtime, ps_handle event);
 
 /* ps_races_moment returns a new reference to the moment at which the work that
  * has been queued on the stream so far is done.  ps_races_device_moment does

@@ -9,6 +9,7 @@
 #include "enqueue.h"
 #include "errors.h"
 #include "ipc.h"
+#include "races.h"
 #include "stream.h"
 #include "wait.h"
 #include "waiter.h"
@@ -337,8 +338,11 @@ Event_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 static PyObject *
 Event_query(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return bool_or_raise(event_of(self)->runtime, "Event.query",
-                         ps_event_query(event_of(self)));
+    ps_status status = ps_event_query(event_of(self));
+    if (status == PS_SUCCESS) {
+        event_reached(event_of(self));
+    }
+    return bool_or_raise(event_of(self)->runtime, "Event.query", status);
 }
 
 static PyObject *
@@ -355,6 +359,9 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     ps_status status = ps_event_synchronize_known(event);
     if (status != PS_ERROR_NOT_KNOWN) {
+        if (status == PS_SUCCESS) {
+            event_reached(event);
+        }
         return none_or_raise(event->runtime, "Event.synchronize", status);
     }
     struct work work = {

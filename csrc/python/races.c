@@ -305,6 +305,15 @@ moment_of_work(const struct work *work)
                                         work->device->index);
 }
 
+void
+event_reached(struct ps_event *event)
+{
+    if (ps_races_are_on() && ps_event_known_done(event)) {
+        ps_races_known_done(event->runtime->index,
+                            atomic_load(&event->handle));
+    }
+}
+
 static int
 zero_or_raised(ps_status status)
 {

@@ -2,6 +2,7 @@
 #ifndef PYSTREAMS_PYTHON_RACES_H
 #define PYSTREAMS_PYTHON_RACES_H
 
+#include "../core/event.h"
 #include "../core/memory.h"
 #include "../core/stream.h"
 #include "../core/thread.h"
@@ -17,6 +18,13 @@ struct ps_actor_name actor_name(const struct ps_stream *stream);
  * has been queued so far is done.  For an event, that is the work before its
  * latest record.  May return NULL, and does so if the detector is off. */
 struct ps_moment *moment_of_work(const struct work *work);
+
+/* If core knows that the event is done, tell the race detector that this
+ * thread knows it, too.  Call this after a query or wait for which core may
+ * not have called the backend.  The wait by which core learned it may have
+ * been made by another thread, of which a callable on this thread knows
+ * nothing. */
+void event_reached(struct ps_event *event);
 
 /* Returns the name (a str) of the stream that `actor` identifies; None if the
  * stream has no name or is no longer alive.  NULL with an exception. */

@@ -435,7 +435,11 @@ PyObject *
 Event_await(PyObject *self)
 {
     struct ps_event *event = ((EventObject *)self)->event;
-    return await(self, event->runtime, ps_event_query(event));
+    ps_status status = ps_event_query(event);
+    if (status == PS_SUCCESS) {
+        event_reached(event);
+    }
+    return await(self, event->runtime, status);
 }
 
 PyObject *

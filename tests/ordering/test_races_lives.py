@@ -176,6 +176,33 @@ def test_a_callable_that_waits_itself(three, found):
     assert list(map(str, found)) == []
 
 
+@pytest.mark.parametrize("way", ["query", "synchronize", "timeout", "wait"])
+def test_a_callable_that_waits_for_what_the_host_has_waited_for(
+    three, found, way
+):
+    """The host knows that the event is done, and no call of the device is
+    needed any more.  The callable knows it after its own wait."""
+    event = three.backend.event()
+
+    def run():
+        assert three.go.wait(LONG)
+        if way == "query":
+            assert event.query()
+        elif way == "wait":
+            pystreams.wait([event])
+        else:
+            event.synchronize(*([LONG] if way == "timeout" else []))
+        three.look()
+
+    future = three.a.submit(run)
+    three.x.fill_(1, stream=three.b)
+    event.record(three.b)
+    event.synchronize()
+    three.go.set()
+    future.result(LONG)
+    assert list(map(str, found)) == []
+
+
 def test_what_the_host_learned_while_a_callable_was_pending(three, found):
     """The callable was queued before the host learned that the fill is done,
     so it does not come after the fill."""
@@ -847,3 +874,32 @@ def test_what_as_completed_has_not_yielded(three, found, take, of):
     assert found == []
     parts[not known].fill_(2, stream=three.c)
     assert len(found) == 1
+
+
+KNOWN_LATER = {
+    "query": lambda three, event: event.query(),
+    "synchronize": lambda three, event: event.synchronize(),
+    "wait_event": lambda three, event: three.c.wait_event(event),
+    "wait": lambda three, event: pystreams.wait([event]),
+    "await": lambda three, event: asyncio.run(awaited(event)),
+}
+
+
+async def awaited(event):
+    await event
+
+
+@pytest.mark.parametrize("way", KNOWN_LATER)
+@pytest.mark.parametrize("take", [taken, taken_in_a_loop])
+def test_what_is_waited_for_after_as_completed(three, found, take, way):
+    """As above, but the program waits for the other object afterwards."""
+    half = SIZE // 2
+    parts = three.x[:half], three.x[half:]
+    for part, stream in zip(parts, (three.a, three.b), strict=True):
+        part.fill_(1, stream=stream)
+    events = [three.a.record_event(), three.b.record_event()]
+    time.sleep(0.05)
+    known = events.index(take(events))
+    KNOWN_LATER[way](three, events[not known])
+    parts[not known].fill_(2, stream=three.c)
+    assert list(map(str, found)) == []
