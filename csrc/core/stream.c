@@ -295,6 +295,7 @@ forget_of_thread(struct ps_stream *stream)
         pthread_mutex_lock(&device->mutex);
         LIST_REMOVE(stream, neighbours);
         pthread_mutex_unlock(&device->mutex);
+        stream->of_thread.freed(stream);
     }
     return ps_event_unref(stream->of_thread.latest);
 }

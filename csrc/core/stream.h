@@ -82,6 +82,8 @@ struct ps_stream {
         atomic_bool lags;   /* the latest attempt to record `latest` failed */
         atomic_bool ended;  /* the thread has ended */
         atomic_bool adrift; /* captured into a graph that was freed */
+        /* Called before the stream is freed. */
+        void (*freed)(const struct ps_stream *stream);
         struct ps_stream *next; /* the thread's next stream; only the thread
                                    itself uses this */
     } of_thread;

@@ -67,6 +67,7 @@ begin(struct ps_stream *stream, const char *name)
 
 ps_status
 ps_thread_stream_create(struct ps_device *device, const char *name,
+                        void (*freed)(const struct ps_stream *stream),
                         struct ps_stream **result)
 {
     if (device->runtime->backend->thread_stream == NULL) {
@@ -86,6 +87,7 @@ ps_thread_stream_create(struct ps_device *device, const char *name,
         free(stream);
         return status;
     }
+    stream->of_thread.freed = freed;
     pthread_mutex_lock(&device->mutex);
     LIST_INSERT_HEAD(&device->streams, stream, neighbours);
     pthread_mutex_unlock(&device->mutex);

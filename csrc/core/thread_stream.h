@@ -19,12 +19,15 @@ struct ps_runtime;
 struct ps_stream *ps_thread_stream(struct ps_device *device);
 
 /* Create the calling thread's default stream of the device; the thread must
- * not have one yet.  `name`, for people, is copied.  The caller must make sure
- * that ps_thread_streams_end is called on this thread when it ends.  Statuses:
- * PS_ERROR_NOT_SUPPORTED, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_FOREIGN in a forked
- * child that may not use the device. */
-ps_status ps_thread_stream_create(struct ps_device *device, const char *name,
-                                  struct ps_stream **stream);
+ * not have one yet.  `name`, for people, is copied.  freed(stream) is called
+ * before the stream is freed, but not in a forked child.  The caller must make
+ * sure that ps_thread_streams_end is called on this thread when it ends.
+ * Statuses: PS_ERROR_NOT_SUPPORTED, PS_ERROR_OUT_OF_MEMORY, PS_ERROR_FOREIGN
+ * in a forked child that may not use the device. */
+ps_status
+ps_thread_stream_create(struct ps_device *device, const char *name,
+                        void (*freed)(const struct ps_stream *stream),
+                        struct ps_stream **stream);
 
 /* If another thread has freed the graph that was capturing this stream, end
  * the capture.  The stream must be a default stream of the calling thread.

@@ -184,7 +184,7 @@ enum { HOST, FIRST_STREAM };
 
 struct actor {
     struct ps_actor_name name;
-    bool alive;
+    bool alive; /* the stream may get more operations */
     /* The number of the actor's latest operation.  If another stream takes
      * this place in the array later, the numbers of its operations continue
      * from here.  So no older clock covers the new stream's operations by
@@ -293,6 +293,19 @@ free_place(void)
     return actor_count++;
 }
 
+/* If `streams` still maps the name of the place's former stream to the place,
+ * remove the name.  See ps_races_end_stream. */
+static void
+forget_name(int index)
+{
+    const struct ps_actor_name *name = &actors[index].name;
+    uint64_t place = ps_actor_place(name);
+    if ((uintptr_t)ps_map_get(&streams, place, name->stream) ==
+        (uintptr_t)index + 1) {
+        ps_map_take(&streams, place, name->stream);
+    }
+}
+
 /* Returns the index of the stream's actor.  If the stream has no actor,
  * creates one.  Returns -1 if out of memory. */
 static int
@@ -301,9 +314,13 @@ actor_of(const struct ps_actor_name *name)
     uintptr_t known =
         (uintptr_t)ps_map_get(&streams, ps_actor_place(name), name->stream);
     if (known != 0) {
+        actors[known - 1].alive = true;
         return (int)known - 1;
     }
     int index = free_place();
+    if (index >= 0) {
+        forget_name(index);
+    }
     if (index < 0 || !ps_map_set(&streams, ps_actor_place(name), name->stream,
                                  (void *)((uintptr_t)index + 1))) {
         return -1;
@@ -1585,6 +1602,20 @@ ps_races_forget_stream(const struct ps_actor_name *stream)
     if (ps_races_are_on()) {
         lock();
         uintptr_t known = (uintptr_t)ps_map_take(
+            &streams, ps_actor_place(stream), stream->stream);
+        if (known != 0) {
+            actors[known - 1].alive = false;
+        }
+        unlock();
+    }
+}
+
+void
+ps_races_end_stream(const struct ps_actor_name *stream)
+{
+    if (ps_races_are_on()) {
+        lock();
+        uintptr_t known = (uintptr_t)ps_map_get(
             &streams, ps_actor_place(stream), stream->stream);
         if (known != 0) {
             actors[known - 1].alive = false;

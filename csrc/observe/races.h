@@ -192,6 +192,13 @@ void ps_races_forget_event(int runtime, ps_handle event);
  * what is known of the handle, because it concerns a former stream. */
 void ps_races_forget_stream(const struct ps_actor_name *stream);
 
+/* Call this when the stream will probably not be used any more, because it is
+ * the default stream of a thread that has ended.  Forgets the stream once its
+ * accesses are forgotten.  If the stream is used again before that, it is
+ * still known.  This happens if a thread of a C library gets a new Python
+ * thread state for each of its callbacks. */
+void ps_races_end_stream(const struct ps_actor_name *stream);
+
 /* Call ps_races_capture_begin when a capture has begun on the stream, and
  * ps_races_capture_end when it has ended.  `graph` is the captured graph, or 0
  * if the capture failed.  During the capture, the work of the stream, and of

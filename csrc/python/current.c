@@ -24,6 +24,7 @@
 #include "device.h"
 #include "errors.h"
 #include "external_stream.h"
+#include "races.h"
 #include "stream.h"
 
 /* The current streams of a thread or of a context. */
@@ -195,6 +196,13 @@ currents_in_use(void)
     return choice != NULL ? choice->currents : thread->currents;
 }
 
+static void
+stream_freed(const struct ps_stream *stream)
+{
+    struct ps_actor_name name = actor_name(stream);
+    ps_races_end_stream(&name);
+}
+
 struct ps_stream *
 thread_stream(struct ps_device *device)
 {
@@ -217,9 +225,10 @@ thread_stream(struct ps_device *device)
     PyObject *name = import_call("pystreams._names", "default_stream_name",
                                  "(k)", PyThread_get_thread_ident());
     const char *text = name != NULL ? PyUnicode_AsUTF8(name) : NULL;
-    ps_status status = text != NULL
-                           ? ps_thread_stream_create(device, text, &stream)
-                           : PS_RAISED;
+    ps_status status =
+        text != NULL
+            ? ps_thread_stream_create(device, text, stream_freed, &stream)
+            : PS_RAISED;
     Py_XDECREF(name);
     raise_status(device->runtime, "the default stream of a thread", status);
     return stream;

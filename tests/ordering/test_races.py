@@ -616,6 +616,42 @@ def test_memory_stays_flat(run_python, sanitized):
     assert int(done.stdout) < 1024
 
 
+THREADS = """
+import resource, threading, pystreams
+from pystreams import races
+own = pystreams.ExternalStream(2, "cpu")
+x = pystreams.Buffer(64, device="cpu")
+
+def use():
+    x.fill_(1, stream=own)
+    own.synchronize()
+
+def work(count):
+    for _ in range(count):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    # In a child process, ru_maxrss begins with the parent's.
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() // 1024
+
+with races.detect():
+    before = work(200)
+    print(work(1800) - before)
+"""
+
+
+@pytest.mark.unscheduled
+def test_memory_stays_flat_over_the_default_streams_of_threads(
+    run_python, sanitized
+):
+    if sanitized:
+        pytest.skip("a sanitizer keeps what is freed")
+    done = run_python(THREADS)
+    assert done.stderr == ""
+    assert int(done.stdout) < 4096
+
+
 def test_a_child(run_python):
     done = run_python(
         PROGRAM.partition("x.fill")[0]

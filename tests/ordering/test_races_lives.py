@@ -468,6 +468,24 @@ def test_nested_runs_that_end_in_any_order(three):
 # ---- Used again ----
 
 
+def test_the_default_stream_of_a_thread_that_has_ended(three, found):
+    """Its accesses are known as long as they may race, and other threads'
+    streams do not take its place before."""
+    own = pystreams.ExternalStream(2, three.backend.device())
+    others = [three.backend.empty(SIZE) for _ in range(4)]
+    three.backend.synchronize()
+    for memory in (three.x, *others):
+        thread = threading.Thread(target=memory.fill_, args=(1, own))
+        thread.start()
+        thread.join(LONG)
+    three.x.fill_(2, stream=three.b)
+    assert [race.first.name for race in found] == ["fill"]
+    three.backend.synchronize()
+    for memory in (three.x, *others):
+        memory.fill_(3, stream=three.c)
+    assert len(found) == 1
+
+
 def test_launches_of_one_graph(cuda):
     """Each launch comes after the earlier launches of the same executable."""
     a, b = cuda.stream(), cuda.stream()
