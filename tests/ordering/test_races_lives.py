@@ -121,6 +121,7 @@ def test_a_callable_that_uses_what_it_has_queued(three, found, wait):
     assert names == ([("fill", "a view")] if wait == "no-wait" else [])
 
 
+@pytest.mark.unscheduled
 def test_work_after_what_a_callable_has_queued(three, found):
     """The fill that the callable has queued is not forgotten because of a
     later one, with which the callable's access does not race."""
@@ -907,6 +908,7 @@ async def awaited(event):
     await event
 
 
+@pytest.mark.unscheduled
 @pytest.mark.parametrize("way", KNOWN_LATER)
 @pytest.mark.parametrize("take", [taken, taken_in_a_loop])
 def test_what_is_waited_for_after_as_completed(three, found, take, way):

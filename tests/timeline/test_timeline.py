@@ -619,6 +619,7 @@ def test_threads(two):
     assert names == [f"filler {i}" for i in range(3)]
 
 
+@pytest.mark.unscheduled
 def test_a_thread_without_rows_that_records(two):
     """It counts as busy all the time, like one with rows."""
     with timeline.record() as t:
