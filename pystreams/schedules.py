@@ -294,9 +294,11 @@ class _Run:
         try:
             gc.disable()
             self.begin(self._paused)
-        except BaseException:
-            if not was_on and _C.schedule_is_on():
-                # Ctrl-C has come after the schedule had begun.
+        except BaseException as error:
+            # Ctrl-C may come after the schedule has begun.  If the schedule
+            # was refused instead, the one that is on is another thread's.
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if interrupted and not was_on and _C.schedule_is_on():
                 _C.schedule_end(True)
             self._collect()
             self._resume()
