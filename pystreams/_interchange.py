@@ -78,11 +78,14 @@ def read_array_interface(
     shape = _extents("shape", get("shape"))
     item_size = _item_size(get("typestr"))
     strides = get("strides")
-    strides = () if strides is None else _extents("strides", strides)
-    if get("strides") is not None and len(strides) != len(shape):
-        raise ValueError(
-            f"{_WHAT} has {len(shape)} extents and {len(strides)} strides"
-        )
+    if strides is None:
+        strides = ()
+    else:
+        strides = _extents("strides", strides)
+        if len(strides) != len(shape):
+            raise ValueError(
+                f"{_WHAT} has {len(shape)} extents and {len(strides)} strides"
+            )
     if get("mask") is not None:
         raise ValueError(f"{_WHAT} has a mask, which a copy would lose")
     return address, read_only, item_size, shape, strides, get("stream")

@@ -1596,32 +1596,34 @@ ps_races_forget_event(int runtime, ps_handle event)
     }
 }
 
-void
-ps_races_forget_stream(const struct ps_actor_name *stream)
+static void
+stream_end(const struct ps_actor_name *stream, bool forget)
 {
     if (ps_races_are_on()) {
+        uint64_t place = ps_actor_place(stream);
         lock();
-        uintptr_t known = (uintptr_t)ps_map_take(
-            &streams, ps_actor_place(stream), stream->stream);
+        uintptr_t known =
+            (uintptr_t)ps_map_get(&streams, place, stream->stream);
         if (known != 0) {
             actors[known - 1].alive = false;
+        }
+        if (forget) {
+            ps_map_take(&streams, place, stream->stream);
         }
         unlock();
     }
 }
 
 void
+ps_races_forget_stream(const struct ps_actor_name *stream)
+{
+    stream_end(stream, true);
+}
+
+void
 ps_races_end_stream(const struct ps_actor_name *stream)
 {
-    if (ps_races_are_on()) {
-        lock();
-        uintptr_t known = (uintptr_t)ps_map_get(
-            &streams, ps_actor_place(stream), stream->stream);
-        if (known != 0) {
-            actors[known - 1].alive = false;
-        }
-        unlock();
-    }
+    stream_end(stream, false);
 }
 
 void

@@ -34,6 +34,16 @@ actor_name(const struct ps_stream *stream)
                                   stream->identity, owned->blocking};
 }
 
+ps_handle
+actor_stream(struct ps_device *device, ps_handle handle)
+{
+    const struct ps_backend *backend = device->runtime->backend;
+    if (handle == PS_STREAM_PER_THREAD && backend->thread_stream != NULL) {
+        backend->thread_stream(backend, device->index, &handle);
+    }
+    return handle;
+}
+
 /* ---- Hooks ---- */
 
 /* The function of races.py that reports a race.  variables_owner() guards this
@@ -262,10 +272,7 @@ races_trace(enum ps_trace_kind kind, struct ps_device *device,
         return;
     }
     if (kind == PS_TRACE_STREAM_SYNCHRONIZATION) {
-        const struct ps_backend *backend = device->runtime->backend;
-        if (handle == PS_STREAM_PER_THREAD && backend->thread_stream != NULL) {
-            backend->thread_stream(backend, device->index, &name.stream);
-        }
+        name.stream = actor_stream(device, handle);
         /* Stream.synchronize first queries the stream, unless a schedule keeps
          * notes. */
         ps_races_synchronize_stream(&name, !ps_cpu_schedules.is_noted());

@@ -14,6 +14,11 @@
 
 struct ps_actor_name actor_name(const struct ps_stream *stream);
 
+/* Returns the member `stream` of the actor's name, for a handle that means a
+ * stream of this thread.  PS_STREAM_PER_THREAD means another stream on each
+ * thread. */
+ps_handle actor_stream(struct ps_device *device, ps_handle handle);
+
 /* Returns a new reference to the race detector's moment at which the work that
  * has been queued so far is done.  For an event, that is the work before its
  * latest record.  May return NULL, and does so if the detector is off. */

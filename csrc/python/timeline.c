@@ -314,14 +314,12 @@ void
 timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
                ps_handle first, ps_handle second)
 {
-    const struct ps_backend *backend = device->runtime->backend;
     struct ps_actor_name name = {device->runtime->index, device->index,
                                  second};
     bool is_queued =
         kind == PS_TRACE_EVENT_RECORD || kind == PS_TRACE_EVENT_WAIT;
-    if (is_queued && second == PS_STREAM_PER_THREAD &&
-        backend->thread_stream != NULL) {
-        backend->thread_stream(backend, device->index, &name.stream);
+    if (is_queued) {
+        name.stream = actor_stream(device, second);
     }
     switch (kind) {
     case PS_TRACE_EVENT_RECORD:

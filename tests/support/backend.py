@@ -150,8 +150,7 @@ class Backend:
     def settled_use(self):
         """Return in_use() after earlier work is done and the garbage of
         earlier tests is freed, so that it changes only by what comes next."""
-        gc.collect()
-        self.synchronize()
+        self.settle()
         return self.in_use()
 
     def current_device(self):

@@ -10,19 +10,12 @@
 
 #include <pthread.h>
 #include <stdint.h>
-#include <time.h>
 
 /* The numbers of the two captures. */
 enum { FIRST = 1, SECOND };
 
 static atomic_bool is_second, is_ending;
 static ps_handle stream;
-
-static void
-pause_ms(int milliseconds)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 1000000L * milliseconds}, NULL);
-}
 
 static int
 capture_info(CUstream captured, CUstreamCaptureStatus *state, cuuint64_t *id,

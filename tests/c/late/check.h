@@ -1,11 +1,12 @@
-/* CHECK, the number of checks that failed, and the backend under test, for
- * test programs that are a single file. */
+/* CHECK, the number of checks that failed, pauses, and the backend under test,
+ * for test programs that are a single file. */
 #ifndef LATE_CHECK_H
 #define LATE_CHECK_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "../../../csrc/backends/backends.h"
 
@@ -22,6 +23,12 @@ check(bool right, const char *what, int line)
         printf("line %d: %s\n", line, what);
         wrong++;
     }
+}
+
+static inline void
+pause_ms(int milliseconds)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000L * milliseconds}, NULL);
 }
 
 /* Call this at the end of main: prints the number of checks that failed, and

@@ -12,7 +12,6 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
-#include <time.h>
 
 enum { GRAPH = 16, EXECUTABLE = 32, NUMBER = 1, LAUNCHES = 2 };
 
@@ -22,12 +21,6 @@ static uint32_t arrival;
 static atomic_bool is_reached, has_failed;
 static atomic_int count;
 static ps_status statuses[LAUNCHES];
-
-static void
-pause_ms(int milliseconds)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 1000000L * milliseconds}, NULL);
-}
 
 static int
 capture_info(CUstream stream, CUstreamCaptureStatus *state, cuuint64_t *id,
