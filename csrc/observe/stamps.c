@@ -14,8 +14,11 @@
 #include "lock.h"
 
 enum {
-    TRIES = 5,             /* the number of attempts to measure a base */
-    PATIENCE_NS = 2000000, /* the longest time that an attempt may take */
+    TRIES = 5, /* the number of attempts to measure a base */
+    /* The longest time that the first attempt may take.  Each further attempt
+     * may take twice as long as the one before it, because other programs may
+     * keep the device busy. */
+    PATIENCE_NS = 2000000,
     LASTS_NS = 1000000000, /* the age above which a base is too old */
     LOOK = 4, /* the number of pending stamps to check when one is added */
     PATIENCE_MS = 20, /* the longest time to wait for other collectors */
@@ -170,7 +173,7 @@ set_base(struct device *device, struct base *base)
  * this fails or takes too long. */
 static bool
 measure(struct device *device, ps_handle stream, ps_handle event,
-        int64_t *time, int64_t *error)
+        int64_t patience, int64_t *time, int64_t *error)
 {
     const struct ps_backend *backend = device->backend;
     int64_t begin = ps_stamps_now(), end = begin;
@@ -180,7 +183,7 @@ measure(struct device *device, ps_handle stream, ps_handle event,
         do {
             status = backend->event_query(backend, device->index, event);
             end = ps_stamps_now();
-        } while (status == PS_ERROR_NOT_READY && end - begin < PATIENCE_NS);
+        } while (status == PS_ERROR_NOT_READY && end - begin < patience);
     }
     *error = (end - begin) / 2;
     *time = begin + *error;
@@ -194,11 +197,12 @@ static struct base *
 measure_base(struct device *device, ps_handle stream)
 {
     struct base *base = calloc(1, sizeof(*base));
-    int64_t best = INT64_MAX, time, error;
+    int64_t best = INT64_MAX, patience = PATIENCE_NS, time, error;
     ps_handle event;
     for (int i = 0;
          i < TRIES && base != NULL && (event = take_event(device)) != 0; i++) {
-        if (measure(device, stream, event, &time, &error) && error < best) {
+        if (measure(device, stream, event, patience, &time, &error) &&
+            error < best) {
             give_event(device, base->event);
             *base = (struct base){1, event, time};
             best = error;
@@ -206,6 +210,7 @@ measure_base(struct device *device, ps_handle stream)
         else {
             give_event(device, event);
         }
+        patience *= 2;
     }
     if (base == NULL || base->event == 0) {
         free(base);

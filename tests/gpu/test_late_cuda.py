@@ -687,6 +687,25 @@ for _ in range(2):
     assert printed == "mine\nnew\n"
 
 
+@pytest.mark.parametrize("delay", [0, 3, 30])
+def test_functions_are_timed_on_a_busy_gpu(run, delay):
+    """An event of a busy GPU is done some milliseconds after its record."""
+    printed = run(
+        RECORDED
+        + """
+late.late_cuda_delay(int(sys.argv[1]))
+with timeline.record() as t:
+    for _ in range(2):
+        backend.call(stream)
+    stream.synchronize()
+print(*(row["kind"] for row in rows(t, "function")))
+print(t.clock_error >= int(sys.argv[1]) * 500_000)
+""",
+        delay,
+    )
+    assert printed == "function function\nTrue\n"
+
+
 def test_threads_of_other_libraries_have_their_names(run):
     """A thread's name is known if the thread is alive when rows are read, or
     has used a stream before."""

@@ -16,7 +16,7 @@ struct operation {
     int after; /* an operation of another stream that must be done before */
     int *all;  /* for each stream, an operation that must be done before */
     int done;
-    int64_t begun_ns, done_ns;
+    int64_t queued_ns, begun_ns, done_ns;
     uint32_t *word; /* to be written or waited for */
     uint32_t value;
     int writes;
@@ -355,6 +355,7 @@ new_operation(void)
         fprintf(stderr, "late CUDA: no room for more operations\n");
         abort();
     }
+    operations[operation_count].queued_ns = now_ns();
     return operation_count++;
 }
 
@@ -476,6 +477,8 @@ is_idle(int stream)
     return 1;
 }
 
+static int64_t query_delay_ns;
+
 int
 is_over(struct event *event)
 {
@@ -483,10 +486,20 @@ is_over(struct event *event)
     if (operation->next == ON_NO_STREAM) {
         operation->done = may_begin(operation);
     }
+    if (event->operation != 0 &&
+        now_ns() < operation->queued_ns + query_delay_ns) {
+        return 0;
+    }
     if (operation->done) {
         join(&host, &event->clock);
     }
     return operation->done;
+}
+
+void
+late_cuda_delay(int milliseconds)
+{
+    query_delay_ns = milliseconds * INT64_C(1000000);
 }
 
 int64_t

@@ -43,6 +43,10 @@ int late_cuda_waiting_copies(void);
 /* Set the seed of the random choices. */
 void late_cuda_seed(unsigned seed);
 
+/* Make queries of events find them done only when so many milliseconds have
+ * passed since their latest record, as on a busy GPU.  At first, 0. */
+void late_cuda_delay(int milliseconds);
+
 /* The functions of a profiler.  They are called with a lock held, as by a real
  * driver.  called() is called when a thread queues a copy, a fill or a sleep,
  * or begins to wait, on that thread.  It returns a number for this operation
