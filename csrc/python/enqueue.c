@@ -36,16 +36,15 @@ wait_for_room(struct ps_stream *stream)
     return status;
 }
 
-void
+int
 note_captured_wait(struct ps_stream *stream, struct ps_device *device,
                    ps_handle source)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
     uint64_t number = 0;
     if (backend->stream_capture == NULL) {
-        return;
+        return 0;
     }
-    struct saved_exception saved = exception_save();
     CALL_BACKEND(stream->device->runtime,
                  backend->stream_capture(backend, stream->device->index,
                                          stream->handle, &number));
@@ -55,9 +54,8 @@ note_captured_wait(struct ps_stream *stream, struct ps_device *device,
                         backend->device_type, (unsigned long long)number,
                         captured_stream(stream->device, stream->identity),
                         captured_stream(device, source)));
-        report_unless_no_memory();
     }
-    exception_restore(saved);
+    return clear_unless_interrupt();
 }
 
 int
@@ -88,8 +86,7 @@ stream_wait_stream(struct ps_stream *stream, struct ps_stream *other)
         return raise_wait(stream, "Stream.wait_stream", other->device,
                           other->identity, status);
     }
-    note_wait(stream, other->device, other->identity);
-    return 0;
+    return note_wait(stream, other->device, other->identity);
 }
 
 int

@@ -37,19 +37,20 @@ ps_status wait_for_room(struct ps_stream *stream);
 
 /* Record that `stream` was made to wait for another stream: that of `device`
  * whose ps_stream.identity is `source`.  The error message of a capture that
- * fails later may mention the wait. */
-__attribute__((cold)) void
+ * fails later may mention the wait.  Returns as clear_unless_interrupt
+ * does. */
+__attribute__((cold)) int
 note_captured_wait(struct ps_stream *stream, struct ps_device *device,
                    ps_handle source);
 
 /* As note_captured_wait, but costs only one load while no capture is in
  * progress. */
-static inline void
+static inline int
 note_wait(struct ps_stream *stream, struct ps_device *device, ps_handle source)
 {
-    if (atomic_load_explicit(&ps_captures, memory_order_relaxed) != 0) {
-        note_captured_wait(stream, device, source);
-    }
+    return atomic_load_explicit(&ps_captures, memory_order_relaxed) == 0
+               ? 0
+               : note_captured_wait(stream, device, source);
 }
 
 /* If *status is PS_ERROR_QUEUE_FULL, wait for room.  Returns true if there is

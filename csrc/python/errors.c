@@ -194,21 +194,21 @@ concerns_captures(ps_status status, struct ps_stream *stream,
     }
 }
 
-void
-report_unless_no_memory(void)
+int
+clear_unless_interrupt(void)
 {
+    if (PyErr_Occurred() != NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
     /* CPython before 3.14 sometimes raises SystemError when memory runs out,
      * so SystemError counts as MemoryError. */
-    bool is_fault = PyErr_Occurred() != NULL &&
-                    PyErr_ExceptionMatches(PyExc_Exception) &&
-                    !PyErr_ExceptionMatches(PyExc_MemoryError) &&
-                    !PyErr_ExceptionMatches(PyExc_SystemError);
-    if (is_fault) {
+    if (PyErr_Occurred() != NULL &&
+        !PyErr_ExceptionMatches(PyExc_MemoryError) &&
+        !PyErr_ExceptionMatches(PyExc_SystemError)) {
         report_ignored("explaining a capture");
     }
-    else {
-        PyErr_Clear();
-    }
+    PyErr_Clear();
+    return 0;
 }
 
 PyObject *
@@ -242,6 +242,23 @@ explain_refusal(struct ps_runtime *runtime, struct ps_stream *stream,
                     source);
 }
 
+/* Make the saved exception the context of the pending one. */
+static void
+exception_chain(struct saved_exception saved)
+{
+    if (saved.type == NULL) {
+        return;
+    }
+    struct saved_exception pending = exception_save();
+    PyErr_NormalizeException(&saved.type, &saved.value, &saved.traceback);
+    PyErr_NormalizeException(&pending.type, &pending.value,
+                             &pending.traceback);
+    PyException_SetContext(pending.value, saved.value);
+    Py_XDECREF(saved.type);
+    Py_XDECREF(saved.traceback);
+    exception_restore(pending);
+}
+
 void
 explain_capture(const char *function, const char *format, ...)
 {
@@ -251,7 +268,10 @@ explain_capture(const char *function, const char *format, ...)
     PyObject *text =
         import_call_with("pystreams.cuda._captures", function, format, values);
     va_end(values);
-    report_unless_no_memory();
+    if (clear_unless_interrupt() < 0) {
+        exception_chain(saved);
+        return;
+    }
     exception_restore(saved);
     exception_add(text);
 }

@@ -173,12 +173,16 @@ PyObject *captured_stream(struct ps_device *device, ps_handle identity);
 
 /* Call a function of pystreams.cuda._captures, and append the text that it
  * returns to the message of the pending exception.  If the function fails,
- * appends nothing.  `format` and the arguments are as in import_call. */
+ * appends nothing.  `format` and the arguments are as in import_call.  If the
+ * function is interrupted (see clear_unless_interrupt), the interrupt becomes
+ * the pending exception. */
 void explain_capture(const char *function, const char *format, ...);
 
 /* Call this after code that notes or explains captures.  If the code has
- * raised an exception, clears the exception.  If it is an Exception that does
- * not mean that memory has run out, first passes it to sys.unraisablehook. */
-void report_unless_no_memory(void);
+ * raised an Exception, clears it, and returns 0.  If the exception does not
+ * mean that memory has run out, first passes it to sys.unraisablehook.  If the
+ * code was interrupted by KeyboardInterrupt or another exception that is not
+ * an Exception, leaves this exception pending, and returns -1. */
+int clear_unless_interrupt(void);
 
 #endif

@@ -298,8 +298,8 @@ event_wait_on(struct ps_event *event, struct ps_stream *stream,
     else if (status == PS_ERROR_NOT_KNOWN) {
         ENQUEUE(status, stream, ps_stream_wait_pending(stream, event));
         if (status == PS_SUCCESS) {
-            note_wait(stream, atomic_load(&event->device),
-                      atomic_load(&event->source));
+            return note_wait(stream, atomic_load(&event->device),
+                             atomic_load(&event->source));
         }
     }
     return status == PS_SUCCESS

@@ -93,31 +93,41 @@ is_capturing_now(PyObject *self)
     return stream != NULL;
 }
 
-/* Store the place in the program at which the capture with this number
- * begins. */
-static void
+/* Store the place in the program at which the capture with this number begins.
+ * Returns as clear_unless_interrupt does. */
+static int
 note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
 {
     if (number == 0) {
-        return;
+        return 0;
     }
     drop_result(import_call(
         "pystreams.cuda._captures", "begun", "((iK)N)",
         runtime_of(self)->backend->device_type, (unsigned long long)number,
         captured_stream(stream->device, stream->identity)));
-    report_unless_no_memory();
+    return clear_unless_interrupt();
 }
 
-/* Forget the place where the capture began, and add an explanation of the
- * status to the pending exception. */
+/* Forget the place where the capture began.  If the capture has failed, add an
+ * explanation of the status to the pending exception. */
 static void
 note_end(PyObject *self, uint64_t number, ps_status status)
 {
-    if (number != 0) {
-        explain_capture("ended", "((iK)i)",
-                        runtime_of(self)->backend->device_type,
-                        (unsigned long long)number, status);
+    if (number == 0) {
+        return;
     }
+    struct saved_exception saved = exception_save();
+    /* This runs no Python code, so Ctrl-C cannot interrupt it. */
+    PyObject *capture =
+        import_call("pystreams.cuda._captures", "forget", "((iK)O)",
+                    runtime_of(self)->backend->device_type,
+                    (unsigned long long)number, Py_None);
+    PyErr_Clear();
+    exception_restore(saved);
+    if (status != PS_SUCCESS) {
+        explain_capture("ended", "(Oi)", capture, status);
+    }
+    Py_XDECREF(capture);
 }
 
 /* Add `text` to the message of the pending exception.  The placeholder {} in
@@ -456,12 +466,12 @@ Graph_begin(PyObject *self, PyObject *args)
         return NULL;
     }
     atomic_store(&((GraphObject *)self)->handled, handled_exception());
-    note_begin(self, stream, number);
     calls_begin(calls, number);
     calls_set(self, calls);
+    int noted = note_begin(self, stream, number);
     stream_release(stream);
     reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
-    if (run_hooks(self, "capture_start") < 0) {
+    if (noted < 0 || run_hooks(self, "capture_start") < 0) {
         /* End the capture, and empty the graph. */
         drop_capture(self);
         return NULL;

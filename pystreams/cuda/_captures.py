@@ -41,6 +41,8 @@ _Capture = tuple[
     "dict[_Stream, _Place]", "dict[_Stream, _Place]", "dict[_Place, str]"
 ]
 _captures: dict[tuple[int, int], _Capture] = {}
+# Forget a capture that has ended.
+forget = _captures.pop
 
 
 def _place() -> _Place:
@@ -184,9 +186,11 @@ def refused(
     return "".join(f"\n{line}" for line in lines)
 
 
-def ended(capture: tuple[int, int], status: int) -> str:
-    """Forget the capture; return an explanation of the status, or ""."""
-    joined, waits, failures = _captures.pop(capture, ({}, {}, {}))
+def ended(capture: _Capture | None, status: int) -> str:
+    """Return an explanation of the status of the capture's end, or ""."""
+    if capture is None:
+        return ""
+    joined, waits, failures = capture
     joined, waits = joined.copy(), waits.copy()
     if status == _INVALIDATED and joined:
         return _causes((joined, waits, failures))

@@ -3,9 +3,10 @@ to, and print what is wrong then, a line each:
 
     python tests/support/ctrl_c.py cpu|cuda [OPERATION...]
 
-KeyboardInterrupt is raised where the signal's handler would raise it.
-Afterwards the current streams and devices are what they were, no capture is
-open, nothing waits for a notification, and everything is usable.
+KeyboardInterrupt is raised where the signal's handler would raise it.  The
+operation then raises it, too, unless the line is a finalizer's.  Afterwards
+the current streams and devices are what they were, no capture is open, nothing
+waits for a notification, and everything is usable.
 """
 
 import asyncio
@@ -236,6 +237,14 @@ class Program:
         library = os.environ.get("SHORTAGE")
         self.native = Native(library).held if library else int
         self.faults = set()
+        sys.unraisablehook = self.ignored
+
+    def ignored(self, unraisable):
+        # An interrupt of a finalizer cannot be raised.
+        if unraisable.exc_type is KeyboardInterrupt:
+            self.interrupts += 1
+        else:
+            sys.__unraisablehook__(unraisable)
 
     def fault(self, operation, text):
         text = re.sub(r"0x[0-9a-f]+", "0x...", text)
@@ -280,13 +289,17 @@ class Program:
         call = prepare(self.world)
         places, before = self.places(), self.held()
         interrupt = Interrupt(number)
+        self.interrupts = 0
         try:
             with interrupt:
                 call()
         except BaseException as error:
             if not was_interrupted(error):
                 raise
+            self.interrupts += 1
         where = interrupt.where
+        if where is not None and not self.interrupts:
+            self.fault(operation, f"{where}: the interrupt was lost")
         # If the interrupt came after subscribe() but before the with block,
         # nothing else closes the subscription.
         for subscription in list(trace._subscriptions):
