@@ -188,16 +188,36 @@ reached(void *argument, ps_handle gate, ps_status status)
     }
 }
 
+static ps_status
+capture_number(struct ps_stream *stream, uint64_t *number)
+{
+    const struct ps_backend *backend = stream->device->runtime->backend;
+    ps_status status;
+    *number = 0;
+    CALL_BACKEND(stream->device->runtime,
+                 status = backend->stream_capture(
+                     backend, stream->device->index, stream->handle, number));
+    return status;
+}
+
+/* Returns whether the stream no longer belongs to the capture with this
+ * number, because another thread has ended the capture. */
+static bool
+has_left(struct ps_stream *stream, uint64_t number)
+{
+    uint64_t now;
+    return capture_number(stream, &now) == PS_SUCCESS && now != number;
+}
+
 /* Returns a new reference to the list of callables of the capture to which the
  * stream belongs; NULL with an exception.  *number becomes the number of the
- * capture.  The graph cannot be launched until the caller has called
+ * capture.  If the stream is not being captured, returns NULL without an
+ * exception.  The graph cannot be launched until the caller has called
  * end_adding. */
 static struct calls *
 begin_adding(struct ps_stream *stream, uint64_t *number)
 {
     const struct ps_backend *backend = stream->device->runtime->backend;
-    ps_status status;
-    *number = 0;
     if (backend->capture_gate == NULL) {
         PyErr_Format(PyExc_NotImplementedError,
                      "Stream.submit: the %s backend cannot capture callables; "
@@ -206,11 +226,12 @@ begin_adding(struct ps_stream *stream, uint64_t *number)
                      backend->name);
         return NULL;
     }
-    CALL_BACKEND(stream->device->runtime,
-                 status = backend->stream_capture(
-                     backend, stream->device->index, stream->handle, number));
+    ps_status status = capture_number(stream, number);
     if (status != PS_SUCCESS) {
         raise_on_stream(stream, "Stream.submit", status);
+        return NULL;
+    }
+    if (*number == 0) {
         return NULL;
     }
     jobs_lock();
@@ -223,7 +244,7 @@ begin_adding(struct ps_stream *stream, uint64_t *number)
         calls_ref(calls)->adding++;
     }
     jobs_unlock();
-    if (calls == NULL) {
+    if (calls == NULL && !has_left(stream, *number)) {
         PyErr_SetString(PyExc_RuntimeError,
                         "Stream.submit: a callable can be captured only into "
                         "a graph of pystreams, but this capture is another "
@@ -254,24 +275,17 @@ end_adding(struct calls *calls, struct captured *captured)
     calls_unref(calls);
 }
 
-/* Give the Future of a captured callable an exception at once, since the
- * callable runs only in launches, which do not settle the Future. */
-static int
-settle(struct job *job)
+/* Finish the Future of a captured callable by an exception, since the callable
+ * runs only in launches, which do not settle the Future.  The job itself never
+ * runs, so the race detector must not expect it. */
+static void
+settle(PyObject *future, PyObject *exception)
 {
-    PyObject *exception = PyObject_CallFunction(
-        PyExc_RuntimeError, "s",
-        "the callable was captured into a graph, and runs at each replay: "
-        "wait for the replay's stream, which raises its exception");
-    if (exception == NULL) {
-        return -1;
+    ps_races_callable_ended(future_moment(future));
+    if (future_start(future)) {
+        future_settle(future, exception, true, false);
+        future_finish(future);
     }
-    if (future_start(job->future)) {
-        future_settle(job->future, exception, true, false);
-        future_finish(job->future);
-    }
-    Py_DECREF(exception);
-    return 0;
 }
 
 int
@@ -279,32 +293,31 @@ capture_job(struct job *job)
 {
     struct ps_stream *stream = job->stream;
     const struct ps_backend *backend = stream->device->runtime->backend;
+    PyObject *future = Py_NewRef(job->future);
+    struct ps_slice *slice = job->slice;
     uint64_t number;
     ps_status status;
-    /* This job itself never runs, because each launch makes jobs of its own.
-     * So the race detector and the timeline must not expect it. */
-    ps_races_callable_ended(future_moment(job->future));
-    if (job->slice != NULL) {
-        ps_slice_drop(job->slice);
-        job->slice = NULL;
-    }
+    int result = -1;
     struct captured *captured = PyMem_Calloc(1, sizeof(*captured));
-    if (captured == NULL) {
+    PyObject *exception = PyObject_CallFunction(
+        PyExc_RuntimeError, "s",
+        "the callable was captured into a graph, and runs at each replay: "
+        "wait for the replay's stream, which raises its exception");
+    if (captured == NULL || exception == NULL) {
         PyErr_NoMemory();
-        goto failed;
-    }
-    if (settle(job) < 0) {
-        goto failed;
+        goto end;
     }
     struct calls *calls = begin_adding(stream, &number);
     if (calls == NULL) {
-        goto failed;
+        result = PyErr_Occurred() != NULL ? -1 : 0;
+        goto end;
     }
     captured->calls = calls;
     captured->job = job;
     captured->device = stream->device;
     captured->stream = stream->identity;
     captured->tail = &captured->first;
+    job->slice = NULL;
     CALL_BACKEND(stream->device->runtime,
                  status = backend->capture_gate(backend, stream->device->index,
                                                 stream->handle, number,
@@ -313,17 +326,31 @@ capture_job(struct job *job)
         job->stream = NULL;
         job->row = NULL;
         end_adding(calls, captured);
+        captured = NULL;
         /* Do not access the job any more: another thread may have dropped the
          * graph, which frees the job. */
         stream_release(stream);
-        return 0;
+        if (slice != NULL) {
+            ps_slice_drop(slice);
+        }
+        settle(future, exception);
+        result = 1;
     }
-    end_adding(calls, NULL);
-    raise_on_stream(stream, "Stream.submit", status);
-failed:
+    else {
+        job->slice = slice;
+        end_adding(calls, NULL);
+        if (status == PS_ERROR_INVALID_VALUE && has_left(stream, number)) {
+            result = 0;
+        }
+        else {
+            raise_on_stream(stream, "Stream.submit", status);
+        }
+    }
+end:
     PyMem_Free(captured);
-    job_destroy(job);
-    return -1;
+    Py_XDECREF(exception);
+    Py_DECREF(future);
+    return result;
 }
 
 PyObject *

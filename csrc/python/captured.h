@@ -36,8 +36,11 @@ bool calls_any(struct calls *calls);
 
 /* Capture the job: each launch of the graph will run its callable.  The job's
  * Future gets an exception at once, because only launches run the callable,
- * and they do not settle this Future.  Takes over the job, also on failure.
- * On failure, returns -1 with an exception. */
+ * and they do not settle this Future.
+ *
+ * On success, takes over the job, and returns 1.  On failure, returns -1 with
+ * an exception.  If the job's stream is not being captured, because another
+ * thread has ended the capture, returns 0. */
 int capture_job(struct job *job);
 void captured_unref(struct captured *captured);
 

@@ -791,14 +791,18 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         future_set_source(job->future, source);
     }
     PyObject *future = Py_NewRef(job->future);
-    ps_status status = queue_job(job);
-    if (status == PS_ERROR_NOT_SUPPORTED && is_capturing(stream)) {
-        if (capture_job(job) < 0) {
-            Py_CLEAR(future);
+    ps_status status;
+    int captured = 0;
+    do {
+        status = queue_job(job);
+        if (status == PS_ERROR_CAPTURE_UNSUPPORTED) {
+            captured = capture_job(job);
         }
-    }
-    else if (status != PS_SUCCESS) {
-        raise_on_stream(stream, "Stream.submit", status);
+    } while (status == PS_ERROR_CAPTURE_UNSUPPORTED && captured == 0);
+    if (captured <= 0 && status != PS_SUCCESS) {
+        if (captured == 0) {
+            raise_on_stream(stream, "Stream.submit", status);
+        }
         job_destroy(job);
         Py_CLEAR(future);
     }

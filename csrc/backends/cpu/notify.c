@@ -136,7 +136,7 @@ cpu_stream_gate(const struct ps_backend *backend, int device, ps_handle handle,
     struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
     return stream == NULL ? PS_ERROR_INVALID_HANDLE
            : stream->capture != NULL
-               ? PS_ERROR_NOT_SUPPORTED
+               ? PS_ERROR_CAPTURE_UNSUPPORTED
                : gate_queue_locked(stream, &operation, gate);
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "captures.h"
 #include "driver.h"
 #include "gate.h"
 #include "poll.h"
@@ -252,7 +253,9 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
                              : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_SUCCESS) {
         bool busy;
+        cuda_captures_share();
         status = gate_queue(arrival, stream, event, idle);
+        cuda_captures_release();
         busy = status == PS_SUCCESS && !*idle;
         cuda_poll_leave(event, busy ? &arrival->event : NULL);
         arrival = busy ? NULL : arrival;
@@ -261,8 +264,7 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
     if (status != PS_SUCCESS) {
         cuda_slot_release(slot);
     }
-    return status != PS_ERROR_CAPTURE_UNSUPPORTED ? status
-                                                  : PS_ERROR_NOT_SUPPORTED;
+    return status;
 }
 
 ps_status

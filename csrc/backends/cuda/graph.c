@@ -2,6 +2,7 @@
  * cudaGraph_t.  The handle of an executable is a cudaGraphExec_t. */
 #include <cuda_runtime_api.h>
 
+#include "captures.h"
 #include "driver.h"
 #include "graph_gate.h"
 #include "table.h"

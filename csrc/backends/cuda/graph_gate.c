@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "captures.h"
 #include "driver.h"
 #include "gate.h"
 #include "graph_gate.h"
@@ -55,15 +56,13 @@ struct owner {
     struct owner *next;
 };
 
-/* Guards the two lists below, and the lists of gates of captures. */
+/* Guards the two lists below, and the lists of gates of captures.  It is taken
+ * after cuda_captures_hold. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_capture *captures;
 static struct owner *owners;
 /* The number of owners.  While it is 0, launches need not look for gates. */
 static atomic_int owner_count;
-
-/* See cuda_captures_hold.  Taken before `lock`. */
-static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
 
 static void
 gates_unref(struct gates *gates)
@@ -182,18 +181,6 @@ cuda_gates_forget(ps_handle graph)
 
 /* ---- Captures ---- */
 
-void
-cuda_captures_hold(void)
-{
-    pthread_mutex_lock(&holding);
-}
-
-void
-cuda_captures_release(void)
-{
-    pthread_mutex_unlock(&holding);
-}
-
 static ps_status
 capture_info(ps_handle stream, uint64_t *number)
 {
@@ -256,6 +243,7 @@ cuda_gates_expect(ps_handle origin)
     capture->next = captures;
     captures = capture;
     pthread_mutex_unlock(&lock);
+    cuda_captures_count();
     return capture;
 }
 
@@ -299,6 +287,7 @@ capture_take(const struct cuda_capture *capture, ps_handle origin,
     if (found != NULL) {
         *link = found->next;
         gates = found->gates;
+        cuda_captures_uncount();
     }
     pthread_mutex_unlock(&lock);
     free(found);
@@ -321,15 +310,6 @@ cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph)
         return true;
     }
     return own(graph, gates);
-}
-
-bool
-cuda_gates_capturing(void)
-{
-    pthread_mutex_lock(&lock);
-    bool capturing = captures != NULL;
-    pthread_mutex_unlock(&lock);
-    return capturing;
 }
 
 /* Returns the node that was captured last on the stream; NULL if it is

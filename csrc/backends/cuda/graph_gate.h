@@ -11,16 +11,10 @@
 
 struct cuda_capture;
 
-/* Between these two calls, no other thread captures a gate or a graph, looks
- * up a capture, begins one, or ends one.  The driver crashes if a capture ends
- * while another thread calls cuStreamGetCaptureInfo or cuStreamWriteValue32
- * for a stream of the capture. */
-void cuda_captures_hold(void);
-void cuda_captures_release(void);
-
 /* The five functions below are called between cuda_captures_hold and
- * cuda_captures_release.  Otherwise another thread could end a capture, or
- * begin the next one, on the same stream between two of the calls. */
+ * cuda_captures_release (see captures.h).  Otherwise another thread could end
+ * a capture, or begin the next one, on the same stream between two of the
+ * calls. */
 
 /* Returns the number of the capture that captures the stream's work; 0 if it
  * is unknown, because the driver gives no numbers or the capture is
@@ -41,10 +35,6 @@ void cuda_gates_cancel(struct cuda_capture *capture);
  * `number` is what cuda_capture_number returned before the end.  If it is 0,
  * `origin` identifies the capture.  Returns false if out of memory. */
 bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
-
-/* Returns whether a capture is between the calls of cuda_gates_expect and
- * cuda_gates_end (or cuda_gates_cancel). */
-bool cuda_gates_capturing(void);
 
 /* Call this after the executable was made from the graph.  Returns false if
  * out of memory. */

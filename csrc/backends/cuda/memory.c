@@ -1,8 +1,8 @@
 /* The memory of CUDA devices: allocation, copies, fills. */
 #include <cuda_runtime_api.h>
 
+#include "captures.h"
 #include "driver.h"
-#include "graph_gate.h"
 #include "pool.h"
 #include "table.h"
 
@@ -307,7 +307,7 @@ cuda_memory_device(const struct ps_backend *backend, int device,
 ps_status
 cuda_pool_trim(const struct ps_backend *backend, int device, uint64_t nbytes)
 {
-    if (cuda_pool_exists(device) && !cuda_gates_capturing()) {
+    if (cuda_pool_exists(device) && !cuda_captures_exist()) {
         cuda_device_observe(device);
     }
     return cuda_pool_reduce(device, nbytes);

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "../backends.h"
+#include "captures.h"
 #include "driver.h"
 #include "poll.h"
 #include "table.h"
@@ -236,9 +237,19 @@ static ps_status
 cuda_stream_wait_event(const struct ps_backend *backend, int device,
                        ps_handle stream, ps_handle event)
 {
-    return ON_HANDLE(
+    /* The wait may join the stream to a capture. */
+    bool may_join = cuda_captures_exist();
+
+    if (may_join) {
+        cuda_captures_hold();
+    }
+    ps_status status = ON_HANDLE(
         device, stream,
         cuda_driver.stream_wait_event((CUstream)stream, (CUevent)event, 0));
+    if (may_join) {
+        cuda_captures_release();
+    }
+    return status;
 }
 
 static ps_status

@@ -4,9 +4,9 @@
 
 #include <time.h>
 
+#include "captures.h"
 #include "driver.h"
 #include "gate.h"
-#include "graph_gate.h"
 #include "poll.h"
 #include "pool.h"
 #include "table.h"
@@ -111,7 +111,7 @@ device_wait(int device, const struct ps_limit *limit, bool observed)
         }
         cuda_completion_release(completion);
     }
-    if (status == PS_SUCCESS && observed && !cuda_gates_capturing()) {
+    if (status == PS_SUCCESS && observed && !cuda_captures_exist()) {
         /* A capture may have begun meanwhile, and the call would invalidate
          * it.  Ignore the status: it may be a failure of work that was queued
          * later. */

@@ -714,8 +714,8 @@ struct ps_backend {
      * nothing and reached never runs.  reached also never runs once shutdown
      * has begun.
      *
-     * Enqueues.  Statuses: PS_ERROR_NOT_SUPPORTED on a stream that is being
-     * captured, or if the driver has no gates. */
+     * Enqueues.  Statuses: PS_ERROR_CAPTURE_UNSUPPORTED on a stream that is
+     * being captured, PS_ERROR_NOT_SUPPORTED if the driver has no gates. */
     ps_status (*stream_gate)(const struct ps_backend *backend, int device,
                              ps_handle stream,
                              ps_notification_function reached, void *argument,

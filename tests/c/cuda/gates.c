@@ -423,7 +423,7 @@ test_gates_refused(void)
                                  cudaStreamCaptureModeGlobal) == cudaSuccess);
     CHECK_STATUS(
         gpu->stream_gate(gpu, 0, captured, reach, &refused, &refused.gate),
-        PS_ERROR_NOT_SUPPORTED);
+        PS_ERROR_CAPTURE_UNSUPPORTED);
     CHECK_STATUS(
         gpu->stream_notify(gpu, 0, captured, notification_of(&refused)),
         PS_ERROR_CAPTURE_UNSUPPORTED);
