@@ -195,7 +195,11 @@ def numba(gpu):
     numba = library("numba.cuda")
     if not numba.is_available():
         pytest.skip("needs a Numba with CUDA")
-    return numba
+    yield numba
+    # Numba frees memory later, which would invalidate a capture of a later
+    # test.
+    gc.collect()
+    numba.current_context().deallocations.clear()
 
 
 @pytest.fixture

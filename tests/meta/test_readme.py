@@ -69,10 +69,12 @@ def test_each_program_is_python(program):
     assert program.note in notes or program.needs
 
 
-# What has to run before a package is imported: Numba needs numpy.row_stack,
-# which newer releases of NumPy lack.
+# What has to run before a package is imported.  Numba needs numpy.row_stack,
+# which newer releases of NumPy lack, and uses what these deprecate.
 BEFORE = {
-    "numba.cuda.cudaimpl": "import numpy; numpy.row_stack = numpy.vstack\n"
+    "numba.cuda.cudaimpl": "import numpy, warnings\n"
+    "numpy.row_stack = numpy.vstack\n"
+    "warnings.simplefilter('ignore', DeprecationWarning)\n"
 }
 
 
