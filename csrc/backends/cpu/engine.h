@@ -14,7 +14,7 @@
  * store what is known; see struct cpu_slot and cpu_slot_known.
  *
  * Each file calls functions only of the files before it in this list:
- * storage.c, times.c, goal.c, queue.c, wait.c, partition.c, legacy.c, graph.c,
+ * storage.c, times.c, queue.c, wait.c, partition.c, legacy.c, graph.c,
  * files.c, shared.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
  * shared_memory.c, lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
@@ -411,7 +411,7 @@ void cpu_item_give_locked(struct cpu_engine *engine, void *item);
  * cpu_item_take_locked cannot fail.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
-/* ---- What threads wait for: a time, a record or an operation ---- */
+/* ---- Times ---- */
 
 /* A clock.  While a schedule is explored, a virtual clock replaces the real
  * one.  Times are in nanoseconds. */
@@ -429,54 +429,6 @@ extern const struct cpu_clock cpu_monotonic_clock;
 /* Returns the present time plus timeout_ns.  The result is not before the
  * present time, and is at most CPU_FOREVER. */
 int64_t cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns);
-
-/* A thread that waits for a stream or a record.  If it waits for a stream,
- * `target` is the ticket of the last operation that it waits for.  The struct
- * lies on the thread's stack.  Each waiter has its own condition, so that a
- * thread is woken only when its own wait is over. */
-struct cpu_waiter {
-    uint64_t target;
-    bool woken;
-    /* While a schedule is explored: the thread's entry in lazy.blocked.
-     * Otherwise NULL. */
-    struct ps_blocked *blocked;
-    pthread_cond_t wake;
-    /* The next waiter for the same stream or record. */
-    struct cpu_waiter *next;
-};
-
-/* Call this when the stream's operations up to the ticket are done.  Wakes the
- * threads that wait for these operations, and makes the notifications for
- * these operations due. */
-void cpu_stream_reached_locked(struct cpu_stream *stream, uint64_t ticket);
-/* Call this when the record is done.  Wakes the threads that wait for the
- * record, makes its notifications due, and makes the streams that wait for it
- * ready. */
-void cpu_record_complete_locked(struct cpu_engine *engine,
-                                struct cpu_record *record, ps_status status);
-void
-cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
-
-/* ---- Partitions ---- */
-
-/* A partition limits how many workers serve its streams at a time. */
-struct cpu_partition {
-    /* References are held by the partition's handle, by its streams, and by
-     * the workers that serve its streams. */
-    unsigned refs;
-    int count; /* constant; the number of its multiprocessors */
-    /* constant; the most workers that serve its streams at a time */
-    unsigned most;
-    unsigned busy;
-    /* Streams that could run, but wait because `busy` equals `most`.  Indexed
-     * by -priority. */
-    struct cpu_stream_list waiting[CPU_PRIORITIES];
-};
-
-/* Accepts NULL. */
-void cpu_partition_unref_locked(struct cpu_partition *partition);
-
-/* ---- Times ---- */
 
 /* The key of a thread-local pointer to the struct ps_times of the operation
  * that the thread queues next.  The pointer is NULL if operation_times has not
@@ -499,6 +451,25 @@ void cpu_times_end(struct cpu_stream *stream, struct cpu_operation *operation);
  * to the caller of operation_times again. */
 void
 cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times);
+
+/* ---- Partitions ---- */
+
+/* A partition limits how many workers serve its streams at a time. */
+struct cpu_partition {
+    /* References are held by the partition's handle, by its streams, and by
+     * the workers that serve its streams. */
+    unsigned refs;
+    int count; /* constant; the number of its multiprocessors */
+    /* constant; the most workers that serve its streams at a time */
+    unsigned most;
+    unsigned busy;
+    /* Streams that could run, but wait because `busy` equals `most`.  Indexed
+     * by -priority. */
+    struct cpu_stream_list waiting[CPU_PRIORITIES];
+};
+
+/* Accepts NULL. */
+void cpu_partition_unref_locked(struct cpu_partition *partition);
 
 /* ---- Queues: streams ---- */
 
@@ -580,6 +551,16 @@ cpu_stream_make_locked(struct cpu_engine *engine, int device, int priority,
  * uses it any more. */
 void cpu_stream_give_up_locked(struct cpu_slot *slot);
 
+/* ---- Queues: records ---- */
+
+/* Call this when the record is done.  Wakes the threads that wait for the
+ * record, makes its notifications due, and makes the streams that wait for it
+ * ready. */
+void cpu_record_complete_locked(struct cpu_engine *engine,
+                                struct cpu_record *record, ps_status status);
+void
+cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record);
+
 /* ---- Queues: threads ---- */
 
 /* Make sure that a worker exists and, if the kind is CPU_SLEEP, that the timer
@@ -626,6 +607,21 @@ extern unsigned cpu_forks;
 bool cpu_notify_due_locked(struct cpu_engine *engine);
 
 /* ---- Threads that wait ---- */
+
+/* A thread that waits for a stream or a record.  If it waits for a stream,
+ * `target` is the ticket of the last operation that it waits for.  The struct
+ * lies on the thread's stack.  Each waiter has its own condition, so that a
+ * thread is woken only when its own wait is over. */
+struct cpu_waiter {
+    uint64_t target;
+    bool woken;
+    /* While a schedule is explored: the thread's entry in lazy.blocked.
+     * Otherwise NULL. */
+    struct ps_blocked *blocked;
+    pthread_cond_t wake;
+    /* The next waiter for the same stream or record. */
+    struct cpu_waiter *next;
+};
 
 /* The limit of a wait, and the time when it is reached.  If the wait has no
  * limit, `deadline` is CPU_FOREVER. */

@@ -1,6 +1,8 @@
 /* Streams and their queues: the beginning and end of a stream, queueing,
  * execution, and the threads that execute operations.  The operations of a
  * stream are executed in order, and only one thread at a time serves a stream.
+ * When an operation or a record is done, the streams, threads and
+ * notifications that wait for it can continue.
  *
  * A few workers serve all streams.  A worker takes the ready stream with the
  * highest priority, executes one of its operations, and looks for more work
@@ -200,6 +202,82 @@ cpu_stream_settle_locked(struct cpu_stream *stream)
     }
 }
 
+/* ---- Operations and records that are done ---- */
+
+static void
+make_due_locked(struct cpu_engine *engine,
+                struct ps_notification *notification, ps_status status)
+{
+    ps_notification_remove(notification);
+    notification->status = status;
+    ps_notification_append(&engine->due, notification);
+}
+
+static void
+wake_locked(struct cpu_waiter *waiters, uint64_t reached)
+{
+    for (struct cpu_waiter *w = waiters; w != NULL; w = w->next) {
+        if (w->target <= reached && !w->woken) {
+            w->woken = true;
+            if (w->blocked != NULL) {
+                w->blocked->woken = true;
+            }
+            pthread_cond_signal(&w->wake);
+        }
+    }
+}
+
+/* Call this when the stream's operations up to the ticket are done.  Wakes the
+ * threads that wait for these operations, and makes the notifications for
+ * these operations due. */
+static void
+stream_reached_locked(struct cpu_stream *stream, uint64_t ticket)
+{
+    wake_locked(stream->waiters, ticket);
+    while (stream->notifications != NULL &&
+           stream->notifications->next->number <= ticket) {
+        make_due_locked(stream->engine, stream->notifications->next,
+                        stream->status);
+    }
+}
+
+static void
+end_promise_locked(struct cpu_record *record)
+{
+    if (record->promise != NULL) {
+        record->promise->end_locked(record->promise, record);
+        record->promise = NULL;
+    }
+}
+
+void
+cpu_record_complete_locked(struct cpu_engine *engine,
+                           struct cpu_record *record, ps_status status)
+{
+    struct cpu_stream *stream;
+    record->done = true;
+    record->status = record->orders ? PS_SUCCESS : status;
+    record->time = record->timed ? engine->clock->now() : 0;
+    record->step = engine->lazy.step;
+    while ((stream = cpu_list_take(&record->parked)) != NULL) {
+        cpu_stream_ready_locked(stream);
+    }
+    wake_locked(record->waiters, 0);
+    while (record->notifications != NULL) {
+        make_due_locked(engine, record->notifications->next, record->status);
+    }
+    end_promise_locked(record);
+}
+
+void
+cpu_record_unref_locked(struct cpu_engine *engine, struct cpu_record *record)
+{
+    if (--record->refs == 0) {
+        end_promise_locked(record);
+        cpu_item_give_locked(engine, record);
+    }
+}
+
 /* ---- Execution ---- */
 
 void
@@ -338,7 +416,7 @@ stream_pop_locked(struct cpu_stream *stream)
     else {
         done = stream->first->ticket - 1;
     }
-    cpu_stream_reached_locked(stream, done);
+    stream_reached_locked(stream, done);
 }
 
 bool

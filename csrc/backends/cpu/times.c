@@ -1,9 +1,50 @@
-/* The member operation_times.  A caller uses it to get the times at which an
- * operation begins and ends.  As soon as the end is written, the struct
- * ps_times belongs to the caller again. */
+/* Time: the clock, deadlines, and the times of operations.  A caller uses the
+ * member operation_times to get the times at which an operation begins and
+ * ends.  As soon as the end is written, the struct ps_times belongs to the
+ * caller again. */
 #include "engine.h"
 
 #include <stdlib.h>
+#include <time.h>
+
+/* ---- The clock and deadlines ---- */
+
+static int64_t
+monotonic_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static bool
+monotonic_wait_locked(struct cpu_engine *engine, pthread_cond_t *condition,
+                      int64_t deadline)
+{
+    struct timespec until = {
+        .tv_sec = deadline / 1000000000,
+        .tv_nsec = deadline % 1000000000,
+    };
+    return pthread_cond_timedwait(condition, &engine->lock, &until) == 0;
+}
+
+const struct cpu_clock cpu_monotonic_clock = {
+    .now = monotonic_now,
+    .wait_locked = monotonic_wait_locked,
+};
+
+int64_t
+cpu_deadline(struct cpu_engine *engine, int64_t timeout_ns)
+{
+    if (timeout_ns == CPU_FOREVER) {
+        return CPU_FOREVER;
+    }
+    int64_t now = engine->clock->now();
+    int64_t left = timeout_ns > 0 ? timeout_ns : 0;
+    return left < CPU_FOREVER - now ? now + left : CPU_FOREVER;
+}
+
+/* ---- The times of operations ---- */
 
 pthread_key_t cpu_times_key;
 
@@ -80,6 +121,8 @@ cpu_times_promise_locked(struct cpu_record *record, struct ps_times *times)
     };
     record->promise = &promise->base;
 }
+
+/* ---- Members ---- */
 
 static ps_status
 cpu_time_now(const struct ps_backend *backend, int64_t *now)
