@@ -318,6 +318,7 @@ engine_create(const char *name, int device_type, int device_count,
         .device_attribute = cpu_device_attribute,
     };
     cpu_partition_members(table);
+    cpu_work_members(table);
     cpu_stream_members(table);
     cpu_thread_stream_members(table);
     cpu_event_members(table);

@@ -15,8 +15,8 @@
  *
  * Each file calls functions only of the files before it in this list:
  * storage.c, times.c, queue.c, wait.c, partition.c, legacy.c, graph.c,
- * files.c, shared.c, event.c, notify.c, stream.c, thread_stream.c, memory.c,
- * shared_memory.c, lazy.c, explore.c, engine.c. */
+ * files.c, shared.c, event.c, notify.c, work.c, stream.c, thread_stream.c,
+ * memory.c, shared_memory.c, lazy.c, explore.c, engine.c. */
 #ifndef PYSTREAMS_CPU_ENGINE_H
 #define PYSTREAMS_CPU_ENGINE_H
 
@@ -1234,13 +1234,6 @@ ps_status
 cpu_event_record_locked(struct cpu_engine *engine, int device,
                         ps_handle handle, struct cpu_record **record);
 
-/* Queue the operation or, if the stream is being captured, capture it.
- * Statuses: PS_ERROR_INVALID_HANDLE, and those of cpu_stream_order_locked,
- * cpu_stream_enqueue_locked and cpu_capture_add_locked. */
-ps_status
-cpu_stream_enqueue(const struct ps_backend *backend, int device,
-                   ps_handle handle, struct cpu_operation *operation);
-
 /* An address range of memory. */
 struct cpu_range {
     uintptr_t first;
@@ -1274,6 +1267,7 @@ uint64_t cpu_host_memory(void);
 /* Each of these functions sets the members of the table that its file
  * implements. */
 void cpu_partition_members(struct ps_backend *table);
+void cpu_work_members(struct ps_backend *table);
 void cpu_stream_members(struct ps_backend *table);
 void cpu_thread_stream_members(struct ps_backend *table);
 void cpu_event_members(struct ps_backend *table);

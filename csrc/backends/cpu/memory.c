@@ -270,42 +270,6 @@ cpu_host_unregister(const struct ps_backend *backend, int device, void *data)
 }
 
 static ps_status
-cpu_memory_copy(const struct ps_backend *backend, int device, ps_handle stream,
-                void *destination, const void *source, size_t nbytes)
-{
-    struct cpu_operation copy = {
-        .kind = CPU_COPY,
-        .transfer = {destination, {source}, nbytes},
-    };
-    return cpu_stream_enqueue(backend, device, stream, &copy);
-}
-
-static ps_status
-cpu_memory_fill_items(const struct ps_backend *backend, int device,
-                      ps_handle stream, void *destination, uint32_t value,
-                      size_t size, size_t nbytes)
-{
-    struct cpu_operation fill = {
-        .kind = CPU_FILL,
-        .transfer = {.destination = destination, .nbytes = nbytes},
-    };
-    uint16_t half = (uint16_t)value;
-    uint8_t *pattern = fill.transfer.pattern;
-    memcpy(pattern, size == 2 ? (void *)&half : (void *)&value, size);
-    memcpy(pattern + size, pattern, sizeof(fill.transfer.pattern) - size);
-    return cpu_stream_enqueue(backend, device, stream, &fill);
-}
-
-static ps_status
-cpu_memory_fill(const struct ps_backend *backend, int device, ps_handle stream,
-                void *destination, uint8_t value, size_t nbytes)
-{
-    uint32_t four = value * UINT32_C(0x01010101);
-    return cpu_memory_fill_items(backend, device, stream, destination, four, 4,
-                                 nbytes);
-}
-
-static ps_status
 cpu_memory_info(const struct ps_backend *backend, int device,
                 uint64_t *available, uint64_t *total)
 {
@@ -410,9 +374,6 @@ cpu_memory_members(struct ps_backend *table)
     table->pinned_free = cpu_pinned_free;
     table->host_register = cpu_host_register;
     table->host_unregister = cpu_host_unregister;
-    table->memory_copy = cpu_memory_copy;
-    table->memory_fill = cpu_memory_fill;
-    table->memory_fill_items = cpu_memory_fill_items;
     table->memory_info = cpu_memory_info;
     table->peer_accessible = cpu_peer_accessible;
     table->peer_access = cpu_peer_access;

@@ -1,6 +1,4 @@
-/* The table's members for streams, for work on streams, and for devices. */
-#include <pystreams/faults.h>
-
+/* The table's members for streams and for devices. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -35,24 +33,6 @@ stream_report_locked(struct cpu_stream *stream)
 }
 
 /* ---- Members ---- */
-
-ps_status
-cpu_stream_enqueue(const struct ps_backend *backend, int device,
-                   ps_handle handle, struct cpu_operation *operation)
-{
-    CPU_ENTER(engine, backend);
-    struct cpu_stream *stream = cpu_stream_find_locked(engine, device, handle);
-    if (stream == NULL || stream->capture != NULL) {
-        return stream == NULL ? PS_ERROR_INVALID_HANDLE
-                              : cpu_capture_add_locked(stream, operation);
-    }
-    if (engine->timing && operation->kind != CPU_ENTER_GATE) {
-        operation->times = cpu_times_take();
-    }
-    ps_status status = cpu_stream_order_locked(stream);
-    return status == PS_SUCCESS ? cpu_stream_enqueue_locked(stream, operation)
-                                : status;
-}
 
 static ps_status
 cpu_stream_priority_range(const struct ps_backend *backend, int device,
@@ -299,18 +279,6 @@ cpu_stream_device(const struct ps_backend *backend, ps_handle handle,
     return PS_SUCCESS;
 }
 
-static ps_status
-cpu_stream_fail(const struct ps_backend *backend, int device, ps_handle stream,
-                ps_status failure)
-{
-    if (failure <= 0 || failure > 999 || failure == PS_ERROR_NOT_READY ||
-        failure == PS_ERROR_TIMED_OUT) {
-        return PS_ERROR_INVALID_VALUE;
-    }
-    struct cpu_operation fail = {.kind = CPU_FAIL, .status = failure};
-    return cpu_stream_enqueue(backend, device, stream, &fail);
-}
-
 /* Returns whether the stream exists only for a branch of a graph's launch. */
 static bool
 is_branch(const struct cpu_stream *stream)
@@ -397,31 +365,6 @@ cpu_stream_explain(const struct ps_backend *backend, int device,
     return status;
 }
 
-const struct ps_faults ps_cpu_faults = {sizeof(ps_cpu_faults),
-                                        cpu_stream_fail};
-
-static ps_status
-cpu_host_function(const struct ps_backend *backend, int device,
-                  ps_handle stream, ps_host_function function, void *argument)
-{
-    struct cpu_operation call = {
-        .kind = CPU_CALL,
-        .call = {function, argument},
-    };
-    return cpu_stream_enqueue(backend, device, stream, &call);
-}
-
-static ps_status
-cpu_sleep(const struct ps_backend *backend, int device, ps_handle stream,
-          uint64_t cycles)
-{
-    struct cpu_operation sleep = {
-        .kind = CPU_SLEEP,
-        .duration = cycles < CPU_FOREVER ? (int64_t)cycles : CPU_FOREVER,
-    };
-    return cpu_stream_enqueue(backend, device, stream, &sleep);
-}
-
 /* Returns a failure of the device's work, and marks it as reported.  Returns
  * PS_SUCCESS if there is no failure.  If a stream was freed before any call
  * had returned its failure, that failure comes first.  Otherwise the failure
@@ -475,8 +418,6 @@ cpu_stream_members(struct ps_backend *table)
     table->stream_synchronize = cpu_stream_synchronize;
     table->stream_wait_room = cpu_stream_wait_room;
     table->stream_device = cpu_stream_device;
-    table->host_function = cpu_host_function;
-    table->sleep = cpu_sleep;
     table->device_synchronize = cpu_device_synchronize;
     table->stream_explain = cpu_stream_explain;
     table->blocking_create = cpu_blocking_create;
