@@ -481,11 +481,12 @@ cpu_stream_init_locked(struct cpu_stream *stream, struct cpu_engine *engine,
  * stream has failed and no call has returned its failure, stores the failure
  * in cpu_device.unreported. */
 void cpu_stream_reap_locked(struct cpu_stream *stream);
-/* Find a stream by its handle.  0 means the device's default stream;
- * PS_STREAM_PER_THREAD means the calling thread's default stream, if it
- * exists.  Returns NULL if there is no such stream on the device. */
-struct cpu_stream *cpu_stream_find_locked(struct cpu_engine *engine,
-                                          int device, ps_handle handle);
+/* If the handle is PS_STREAM_PER_THREAD, returns the calling thread's default
+ * stream on the device.  Returns NULL for any other handle, and if there is no
+ * such stream. */
+__attribute__((cold, noinline)) struct cpu_stream *
+cpu_stream_of_thread_locked(struct cpu_engine *engine, int device,
+                            ps_handle handle);
 /* Queue a copy of the operation, and take a reference to its record.  If the
  * stream is idle and the operation is cheap, execute it at once.  A cheap
  * operation takes less time than waking a worker; see operation_is_cheap.  The
@@ -1077,6 +1078,21 @@ cpu_slot_find_locked(struct cpu_engine *engine, enum cpu_tag tag, int device,
         return NULL;
     }
     return slot;
+}
+
+/* Find a stream by its handle.  0 means the device's default stream;
+ * PS_STREAM_PER_THREAD means the calling thread's default stream, if it
+ * exists.  Returns NULL if there is no such stream on the device. */
+static inline struct cpu_stream *
+cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
+{
+    if (handle == 0) {
+        return &engine->devices[device].default_stream;
+    }
+    struct cpu_slot *slot =
+        cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
+    return slot != NULL ? slot->object
+                        : cpu_stream_of_thread_locked(engine, device, handle);
 }
 
 /* Returns the `known` of the handle's slot.  Called without the lock, so the

@@ -75,8 +75,9 @@ cpu_stream_reap_locked(struct cpu_stream *stream)
     free(stream);
 }
 
-__attribute__((cold, noinline)) static struct cpu_stream *
-find_of_thread_locked(struct cpu_engine *engine, int device, ps_handle handle)
+struct cpu_stream *
+cpu_stream_of_thread_locked(struct cpu_engine *engine, int device,
+                            ps_handle handle)
 {
     struct cpu_slot *slot =
         handle == PS_STREAM_PER_THREAD
@@ -84,18 +85,6 @@ find_of_thread_locked(struct cpu_engine *engine, int device, ps_handle handle)
                                    cpu_thread_stream_handle(engine, device))
             : NULL;
     return slot != NULL ? slot->object : NULL;
-}
-
-struct cpu_stream *
-cpu_stream_find_locked(struct cpu_engine *engine, int device, ps_handle handle)
-{
-    if (handle == 0) {
-        return &engine->devices[device].default_stream;
-    }
-    struct cpu_slot *slot =
-        cpu_slot_find_locked(engine, CPU_STREAM, device, handle);
-    return slot != NULL ? slot->object
-                        : find_of_thread_locked(engine, device, handle);
 }
 
 void
