@@ -20,6 +20,8 @@ enum {
      * keep the device busy. */
     PATIENCE_NS = 2000000,
     LASTS_NS = 1000000000, /* the age above which a base is too old */
+    RETRY_NS = 100000000,  /* the time after which a failed measurement of a
+                            * base is repeated */
     LOOK = 4, /* the number of pending stamps to check when one is added */
     PATIENCE_MS = 20, /* the longest time to wait for other collectors */
 };
@@ -44,6 +46,7 @@ struct device {
     const struct ps_backend *_Atomic backend;
     int runtime, index;
     bool measuring;        /* whether a thread is making a new base */
+    int64_t failed;        /* the time at which this failed; 0 if it did not */
     atomic_int collectors; /* the number of threads that check stamps */
     struct base *base;
     struct stamps_list pending; /* in the order of queueing */
@@ -220,20 +223,23 @@ measure_base(struct device *device, ps_handle stream)
     return base;
 }
 
-static void
+/* Replace the device's base by a new one.  Returns false if none could be
+ * measured. */
+static bool
 make_base(struct device *device)
 {
     const struct ps_backend *backend = device->backend;
     ps_handle stream;
     if (backend->stream_create(backend, device->index, 0, &stream) !=
         PS_SUCCESS) {
-        return;
+        return false;
     }
     struct base *made = measure_base(device, stream);
     backend->stream_destroy(backend, device->index, stream);
     if (made != NULL) {
         set_base(device, made);
     }
+    return made != NULL;
 }
 
 static struct device *
@@ -263,21 +269,25 @@ find_device(const struct ps_backend *backend,
 
 /* Returns a new reference to the device's base, or NULL if none could be
  * measured.  If the base is too old, one thread measures a new base, and the
- * other threads use the old one meanwhile. */
+ * other threads use the old one meanwhile.  After a failure, the measurement
+ * is not repeated for RETRY_NS, because it may take long to fail. */
 static struct base *
 take_base(struct device *device)
 {
+    int64_t now = ps_stamps_now();
     pthread_mutex_lock(&mutex);
     bool missing = device->base == NULL;
-    bool old = !missing && ps_stamps_now() - device->base->time > LASTS_NS;
-    bool mine = missing || (old && !device->measuring);
+    bool old = !missing && now - device->base->time > LASTS_NS;
+    bool mine = (missing || (old && !device->measuring)) &&
+                (device->failed == 0 || now - device->failed > RETRY_NS);
     device->measuring = device->measuring || mine;
     pthread_mutex_unlock(&mutex);
-    if (mine) {
-        make_base(device);
-    }
+    int64_t failed = mine && !make_base(device) ? ps_stamps_now() : 0;
     PS_HOLD(&mutex);
-    device->measuring = device->measuring && !mine;
+    if (mine) {
+        device->measuring = false;
+        device->failed = failed;
+    }
     if (device->base != NULL) {
         device->base->refs++;
     }
@@ -500,6 +510,9 @@ ps_stamps_reset(void)
     atomic_store(&greatest_error, 0);
     for (; device != NULL; device = SLIST_NEXT(device, neighbours)) {
         set_base(device, NULL);
+        pthread_mutex_lock(&mutex);
+        device->failed = 0;
+        pthread_mutex_unlock(&mutex);
     }
 }
 

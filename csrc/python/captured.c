@@ -211,7 +211,7 @@ has_left(struct ps_stream *stream, uint64_t number)
 
 /* Returns a new reference to the list of callables of the capture to which the
  * stream belongs; NULL with an exception.  *number becomes the number of the
- * capture.  If the stream is not being captured, returns NULL without an
+ * capture.  If the stream has left the capture, returns NULL without an
  * exception.  The graph cannot be launched until the caller has called
  * end_adding. */
 static struct calls *

@@ -38,9 +38,9 @@ bool calls_any(struct calls *calls);
  * Future gets an exception at once, because only launches run the callable,
  * and they do not settle this Future.
  *
- * On success, takes over the job, and returns 1.  On failure, returns -1 with
- * an exception.  If the job's stream is not being captured, because another
- * thread has ended the capture, returns 0. */
+ * On success, takes over the job, and returns 1.  Otherwise, the caller keeps
+ * the job.  Returns -1 with an exception on failure, and 0 if the job's stream
+ * has left the capture, because another thread has ended it. */
 int capture_job(struct job *job);
 void captured_unref(struct captured *captured);
 

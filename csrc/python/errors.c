@@ -457,6 +457,10 @@ report_failed_cleanup(struct ps_runtime *runtime, struct ps_device *device,
     snprintf(doing, sizeof(doing), "%s of %.32s%s", operation,
              runtime->backend->name, index);
     raise_status(runtime, operation, status);
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+        /* Ctrl-C has interrupted the explanation of the failure. */
+        PyErr_SetInterrupt();
+    }
     report_ignored(doing);
     exception_restore(saved);
 }

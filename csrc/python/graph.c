@@ -117,7 +117,8 @@ note_end(PyObject *self, uint64_t number, ps_status status)
         return;
     }
     struct saved_exception saved = exception_save();
-    /* This runs no Python code, so Ctrl-C cannot interrupt it. */
+    /* No Python code runs if the module was imported before, so Ctrl-C cannot
+     * interrupt this. */
     PyObject *capture =
         import_call("pystreams.cuda._captures", "forget", "((iK)O)",
                     runtime_of(self)->backend->device_type,
@@ -456,9 +457,12 @@ Graph_begin(PyObject *self, PyObject *args)
         return NULL;
     }
     uint64_t number;
+    /* Before the GIL is taken again, another thread may submit a callable to
+     * the stream, so `calls` must be ready by then. */
     WITHOUT_GIL(status = ps_graph_capture_begin(graph_of(self), stream,
                                                 (enum ps_capture_mode)mode,
-                                                &number));
+                                                &number);
+                if (status == PS_SUCCESS) { calls_begin(calls, number); });
     if (status != PS_SUCCESS) {
         raise_begin(self, stream, status);
         stream_release(stream);
@@ -466,7 +470,6 @@ Graph_begin(PyObject *self, PyObject *args)
         return NULL;
     }
     atomic_store(&((GraphObject *)self)->handled, handled_exception());
-    calls_begin(calls, number);
     calls_set(self, calls);
     int noted = note_begin(self, stream, number);
     stream_release(stream);

@@ -798,6 +798,10 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         if (status == PS_ERROR_CAPTURE_UNSUPPORTED) {
             captured = capture_job(job);
         }
+        if (captured == 0 && status == PS_ERROR_CAPTURE_UNSUPPORTED &&
+            run_handlers(stream->generation) == PS_RAISED) {
+            captured = -1;
+        }
     } while (status == PS_ERROR_CAPTURE_UNSUPPORTED && captured == 0);
     if (captured <= 0 && status != PS_SUCCESS) {
         if (captured == 0) {

@@ -201,13 +201,27 @@ def cuda_contexts(world):
 
 
 def cuda_graph(world):
-    graph = cuda.CUDAGraph()
-
     def call():
+        graph = cuda.CUDAGraph()
         with cuda.graph(graph, stream=world.other):
             world.buffer.fill_(3)
+            world.stream.wait_stream(world.other)
+            world.other.wait_stream(world.stream)
         graph.replay()
         graph.reset()
+
+    return call
+
+
+def cuda_graph_in_vain(world):
+    def call():
+        with (
+            contextlib.suppress(RuntimeError),
+            cuda.graph(cuda.CUDAGraph(), stream=world.other),
+        ):
+            world.stream.wait_stream(world.other)
+            world.buffer.fill_(3)
+            world.other.synchronize()
 
     return call
 
@@ -226,6 +240,7 @@ OPERATIONS = {
 CUDA_OPERATIONS = {
     "cuda contexts": cuda_contexts,
     "cuda.graph": cuda_graph,
+    "cuda.graph in vain": cuda_graph_in_vain,
     "array interface": array_interface,
 }
 
@@ -240,8 +255,13 @@ class Program:
         sys.unraisablehook = self.ignored
 
     def ignored(self, unraisable):
-        # An interrupt of a finalizer cannot be raised.
-        if unraisable.exc_type is KeyboardInterrupt:
+        # An interrupt of a finalizer, or of a generator that is closed when it
+        # is freed, cannot be raised.
+        name = getattr(unraisable.object, "__name__", None)
+        if unraisable.exc_type is KeyboardInterrupt and name in (
+            "__del__",
+            "__iter__",
+        ):
             self.interrupts += 1
         else:
             sys.__unraisablehook__(unraisable)

@@ -1,32 +1,25 @@
-/* A lock for calls of the driver that begin and end captures. */
+/* Locks for calls of the driver that begin, join and end captures. */
 #include "captures.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+/* ---- All captures ---- */
+
+static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int captures;
 
 void
 cuda_captures_hold(void)
 {
-    pthread_rwlock_wrlock(&lock);
-}
-
-void
-cuda_captures_share(void)
-{
-    pthread_rwlock_rdlock(&lock);
-    if (cuda_captures_exist()) {
-        pthread_rwlock_unlock(&lock);
-        pthread_rwlock_wrlock(&lock);
-    }
+    pthread_mutex_lock(&holding);
 }
 
 void
 cuda_captures_release(void)
 {
-    pthread_rwlock_unlock(&lock);
+    pthread_mutex_unlock(&holding);
 }
 
 void
@@ -45,4 +38,57 @@ bool
 cuda_captures_exist(void)
 {
     return atomic_load_explicit(&captures, memory_order_relaxed) > 0;
+}
+
+/* ---- One stream ---- */
+
+enum { PAUSE_NS = 50000, PAUSES = 2000 };
+
+/* Guards the list of the streams that threads have entered. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_entered *entered_streams;
+
+/* Add the entry to the list.  If another thread has entered the stream, return
+ * false instead, unless `anyway` is true. */
+static bool
+try_enter(struct cuda_entered *entered, bool anyway)
+{
+    pthread_mutex_lock(&lock);
+    const struct cuda_entered *other = entered_streams;
+    while (other != NULL && other->stream != entered->stream) {
+        other = other->next;
+    }
+    bool added = other == NULL || anyway;
+    if (added) {
+        entered->next = entered_streams;
+        entered_streams = entered;
+    }
+    pthread_mutex_unlock(&lock);
+    return added;
+}
+
+void
+cuda_stream_enter(struct cuda_entered *entered, ps_handle stream)
+{
+    int pauses = 0;
+
+    entered->stream = stream;
+    /* PS_STREAM_PER_THREAD is a stream of the calling thread alone. */
+    while (!try_enter(entered,
+                      stream == PS_STREAM_PER_THREAD || pauses == PAUSES)) {
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        pauses++;
+    }
+}
+
+void
+cuda_stream_leave(struct cuda_entered *entered)
+{
+    pthread_mutex_lock(&lock);
+    struct cuda_entered **link = &entered_streams;
+    while (*link != entered) {
+        link = &(*link)->next;
+    }
+    *link = entered->next;
+    pthread_mutex_unlock(&lock);
 }

@@ -233,6 +233,20 @@ gate_queue(struct arrival *arrival, ps_handle stream,
     return status;
 }
 
+/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if the stream is being captured.  The
+ * calling thread has entered the stream. */
+static ps_status
+check_uncaptured(ps_handle stream)
+{
+    if (!cuda_captures_exist()) {
+        return PS_SUCCESS;
+    }
+    cuda_captures_hold();
+    ps_status status = cuda_stream_check_uncaptured(stream);
+    cuda_captures_release();
+    return status;
+}
+
 /* Does the work of the member stream_gate.  The device's context must be
  * current.  If *idle becomes true, the caller must report the arrival after
  * success. */
@@ -252,10 +266,14 @@ gate_make(int device, ps_handle stream, ps_notification_function reached,
     status = arrival != NULL ? cuda_poll_enter(device, stream, NULL, &event)
                              : PS_ERROR_OUT_OF_MEMORY;
     if (status == PS_SUCCESS) {
+        struct cuda_entered entered;
         bool busy;
-        cuda_captures_share();
-        status = gate_queue(arrival, stream, event, idle);
-        cuda_captures_release();
+        cuda_stream_enter(&entered, stream);
+        status = check_uncaptured(stream);
+        if (status == PS_SUCCESS) {
+            status = gate_queue(arrival, stream, event, idle);
+        }
+        cuda_stream_leave(&entered);
         busy = status == PS_SUCCESS && !*idle;
         cuda_poll_leave(event, busy ? &arrival->event : NULL);
         arrival = busy ? NULL : arrival;

@@ -39,7 +39,9 @@ cuda_capture_begin(const struct ps_backend *backend, int device,
                    ps_handle stream, enum ps_capture_mode mode)
 {
     ps_status status = PS_ERROR_OUT_OF_MEMORY;
+    struct cuda_entered entered;
 
+    cuda_stream_enter(&entered, stream);
     cuda_captures_hold();
     struct cuda_capture *capture = cuda_gates_expect(stream);
     if (capture != NULL) {
@@ -54,6 +56,7 @@ cuda_capture_begin(const struct ps_backend *backend, int device,
         }
     }
     cuda_captures_release();
+    cuda_stream_leave(&entered);
     return status;
 }
 
@@ -69,6 +72,10 @@ end(int device, ps_handle stream, cudaGraph_t *graph, size_t *count)
         ON_DEVICE(device, cudaStreamEndCapture((cudaStream_t)stream, graph));
 
     if (status == PS_ERROR_CAPTURE_UNMATCHED) {
+        if (cuda_stream_check_uncaptured(stream) == PS_SUCCESS) {
+            /* Another library may have ended the capture. */
+            (void)cuda_gates_end(stream, 0, 0);
+        }
         return status;
     }
     if (status == PS_SUCCESS && *graph == NULL) {

@@ -237,17 +237,17 @@ static ps_status
 cuda_stream_wait_event(const struct ps_backend *backend, int device,
                        ps_handle stream, ps_handle event)
 {
-    /* The wait may join the stream to a capture. */
     bool may_join = cuda_captures_exist();
+    struct cuda_entered entered;
 
     if (may_join) {
-        cuda_captures_hold();
+        cuda_stream_enter(&entered, stream);
     }
     ps_status status = ON_HANDLE(
         device, stream,
         cuda_driver.stream_wait_event((CUstream)stream, (CUevent)event, 0));
     if (may_join) {
-        cuda_captures_release();
+        cuda_stream_leave(&entered);
     }
     return status;
 }

@@ -857,7 +857,7 @@ struct ps_backend {
     /* The number of the capture that captures the stream's work; 0 if there is
      * none.  Each capture of a process has its own number, which is above 0.
      * Disturbs no capture.  Answers at once, but with PS_BACKEND_SHARED may
-     * wait until another thread has begun or ended a capture. */
+     * wait while another thread begins, ends or looks up a capture. */
     ps_status (*stream_capture)(const struct ps_backend *backend, int device,
                                 ps_handle stream, uint64_t *capture);
 

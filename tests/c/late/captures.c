@@ -4,8 +4,9 @@
  * A capture that begins on a stream while another thread ends an invalidated
  * capture of that stream must keep the list of its gates.
  *
- * No capture may end while another thread queues a gate on a stream, or makes
- * a stream wait for an event, because the driver would crash. */
+ * While a gate is being queued on a stream, the stream must join no capture.
+ * But a thread that waits for room in a stream's queue must not hinder others
+ * that capture other streams. */
 #include "../../../csrc/backends/cuda/driver.h"
 
 #include "check.h"
@@ -35,32 +36,32 @@ capture_info(CUstream captured, CUstreamCaptureStatus *state, cuuint64_t *id,
     return CUDA_SUCCESS;
 }
 
-/* Whether a thread queues an operation that the driver may capture. */
-static atomic_bool is_queueing;
-static atomic_int ended_while_queueing;
-
-static void
-queue_slowly(void)
-{
-    is_queueing = true;
-    pause_ms(50);
-    is_queueing = false;
-}
+/* Whether a thread is queueing a gate, and whether one has begun to. */
+static atomic_bool is_queueing, has_queued;
+static atomic_int joined_while_queueing;
+/* Whether a thread that queues a gate waits for room until `has_room`. */
+static atomic_bool is_full, has_room;
 
 static int
 wait_slowly(CUstream waiting, CUdeviceptr address, cuuint32_t value,
             unsigned flags)
 {
     (void)waiting, (void)address, (void)value, (void)flags;
-    queue_slowly();
+    is_queueing = has_queued = true;
+    for (int i = 0; i < 5000 && is_full && !has_room; i++) {
+        pause_ms(1);
+    }
+    CHECK(!is_full || has_room);
+    pause_ms(50);
+    is_queueing = false;
     return CUDA_SUCCESS;
 }
 
 static int
-wait_event_slowly(CUstream waiting, CUevent event, unsigned flags)
+wait_event(CUstream waiting, CUevent event, unsigned flags)
 {
     (void)waiting, (void)event, (void)flags;
-    queue_slowly();
+    joined_while_queueing += is_queueing;
     return CUDA_SUCCESS;
 }
 
@@ -77,7 +78,8 @@ write_value(CUstream captured, CUdeviceptr address, cuuint32_t value,
 cudaError_t
 cudaStreamBeginCapture(cudaStream_t captured, enum cudaStreamCaptureMode mode)
 {
-    (void)captured, (void)mode;
+    (void)mode;
+    joined_while_queueing += is_queueing && (ps_handle)captured == stream;
     if (is_ending) {
         pause_ms(200);
         is_second = true;
@@ -89,7 +91,6 @@ cudaError_t
 cudaStreamEndCapture(cudaStream_t captured, cudaGraph_t *graph)
 {
     (void)captured;
-    ended_while_queueing += is_queueing;
     if (is_ending) {
         pause_ms(100);
     }
@@ -127,52 +128,73 @@ queue_gate(void *gate)
     return NULL;
 }
 
-static void *
-queue_wait(void *event)
+static void
+begin(ps_handle origin)
 {
-    OK(gpu->stream_wait_event(gpu, 0, stream, *(ps_handle *)event));
-    return NULL;
+    OK(gpu->capture_begin(gpu, 0, origin, PS_CAPTURE_RELAXED));
 }
 
-/* End a capture while another thread runs the function. */
 static void
-end_during(void *(*function)(void *), void *argument)
+end(ps_handle origin)
 {
-    ps_handle graph, origin;
+    ps_handle graph;
     size_t operations;
-    pthread_t thread;
-    OK(gpu->stream_create(gpu, 0, 0, &origin));
-    OK(gpu->capture_begin(gpu, 0, origin, PS_CAPTURE_RELAXED));
-    CHECK(pthread_create(&thread, NULL, function, argument) == 0);
-    while (!is_queueing) {
-        pause_ms(1);
-    }
     CHECK(gpu->capture_end(gpu, 0, origin, &graph, &operations) ==
           PS_ERROR_CAPTURE_INVALIDATED);
+}
+
+/* Begin to queue a gate on another thread. */
+static pthread_t
+gate_begin(ps_handle *gate)
+{
+    pthread_t thread;
+    has_queued = false;
+    CHECK(pthread_create(&thread, NULL, queue_gate, gate) == 0);
+    while (!has_queued) {
+        pause_ms(1);
+    }
+    return thread;
+}
+
+static void
+test_gates(void)
+{
+    ps_handle gate = 0, other, event;
+    pthread_t thread;
+    OK(gpu->stream_create(gpu, 0, 0, &other));
+    OK(gpu->event_create(gpu, 0, 0, &event));
+    begin(other);
+    thread = gate_begin(&gate);
+    OK(gpu->stream_wait_event(gpu, 0, stream, event));
     CHECK(pthread_join(thread, NULL) == 0);
-    CHECK(ended_while_queueing == 0);
+    end(other);
+    thread = gate_begin(&gate);
+    begin(stream);
+    CHECK(pthread_join(thread, NULL) == 0);
+    end(stream);
+    CHECK(joined_while_queueing == 0);
+
+    is_full = true;
+    thread = gate_begin(&gate);
+    begin(other);
+    OK(gpu->stream_wait_event(gpu, 0, other, event));
+    end(other);
+    has_room = true;
+    CHECK(pthread_join(thread, NULL) == 0);
 }
 
 int
 main(void)
 {
-    ps_handle gate = 0, event;
     pthread_t thread;
     int devices;
     gpu->device_count(gpu, &devices);
     OK(gpu->stream_create(gpu, 0, 0, &stream));
-    OK(gpu->event_create(gpu, 0, 0, &event));
     cuda_driver.capture_info = capture_info;
     cuda_driver.stream_write_value = write_value;
     cuda_driver.stream_wait_value = wait_slowly;
-    int (*wait_event)(CUstream, CUevent, unsigned) =
-        cuda_driver.stream_wait_event;
-    cuda_driver.stream_wait_event = wait_event_slowly;
-    end_during(queue_gate, &gate);
-    end_during(queue_wait, &event);
     cuda_driver.stream_wait_event = wait_event;
-    cuda_driver.stream_write_value = write_value;
-    cuda_driver.stream_wait_value = write_value;
+    test_gates();
     OK(gpu->capture_begin(gpu, 0, stream, PS_CAPTURE_RELAXED));
     CHECK(pthread_create(&thread, NULL, end_first, NULL) == 0);
     while (!is_ending) {
