@@ -33,7 +33,9 @@ def _runs(text: str) -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("pystreams", "conformance of a pystreams backend")
+    group = parser.getgroup(
+        "pystreams", "races and schedules of tests, conformance of backends"
+    )
     group.addoption(
         "--pystreams-device",
         metavar="TYPE",

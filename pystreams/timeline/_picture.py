@@ -89,11 +89,11 @@ def draw(timeline: Timeline) -> Any:
     rows = [row for row in timeline.rows if row[0] != "node"]
     lanes = Lanes(rows)
     done = [r for r in rows if r[6] is not None and r[7] is not None]
-    total = max([timeline.duration, *(row[7] for row in done)])
     # Leave out the time before the first slice, in which the program imports
     # its modules, and after the last.
     begin = min((row[6] for row in done), default=0)
-    end = max([begin + 1, *(row[7] for row in done)])
+    ended = max((row[7] for row in done), default=0)
+    end = max(begin + 1, ended)
     scale, name = unit(end)
     memory = memory_of(done)
     height = 1.2 + 0.32 * max(1, len(lanes.shown)) + (0.9 if memory else 0)
@@ -125,7 +125,7 @@ def draw(timeline: Timeline) -> Any:
     for part in figure.axes:
         part.tick_params(axis="x", labelsize=7)
     count = sum(row[0] in _OPERATIONS for row in done)
-    title = _chart.heading(count, total)
+    title = _chart.heading(count, ended - begin)
     if lanes.hidden:
         title += f"; {_chart.plural(lanes.hidden, 'lane')} not shown"
     axes.set_title(title, fontsize=9, loc="left")

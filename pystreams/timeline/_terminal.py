@@ -69,13 +69,12 @@ def inverse(spans: list[int], shown: tuple[int, int]) -> list[int]:
 def chart(timeline: Timeline, columns: int, marks: str) -> str:
     devices, threads = tracks(timeline)
     every = [t for streams in devices.values() for t in streams.values()]
-    total = max([timeline.duration, *(t.spans[-1] for t in every if t.spans)])
     # Leave out the time before the first operation or wait, in which the
     # program imports its modules, and the time after the last.
     seen = [t.spans for t in [*every, *threads.values()] if t.spans]
     shown = (
         min((spans[0] for spans in seen), default=0),
-        max((spans[-1] for spans in seen), default=total),
+        max((spans[-1] for spans in seen), default=timeline.duration),
     )
     count = sum(track.count for track in every)
     unfinished = sum(track.unfinished for track in every)
@@ -83,9 +82,8 @@ def chart(timeline: Timeline, columns: int, marks: str) -> str:
     longest = max(map(len, [*labels, *devices, *threads, "host"]))
     label_width = min(LABEL, longest, max(8, columns // 4))
     width = max(10, columns - label_width - TAIL)
-    title = (
-        f"{_chart.heading(count, total)}: {marks[0]} idle to {marks[-1]} busy"
-    )
+    heading = _chart.heading(count, shown[1] - shown[0])
+    title = f"{heading}: {marks[0]} idle to {marks[-1]} busy"
     if unfinished:
         title += f"; {unfinished:,} had not ended"
     lines = [title]

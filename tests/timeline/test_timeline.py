@@ -916,9 +916,11 @@ def test_a_chart_is_of_the_time_of_the_operations(backend):
         backend.sleep(stream, 50)
         stream.synchronize()
         time.sleep(0.1)
-    _, _, ruler, bar, *_ = t.chart(60, ".#").splitlines()
+    title, _, ruler, bar, *_ = t.chart(60, ".#").splitlines()
     begin, end = map(float, re.findall(r"([\d.]+) ms", ruler))
     assert 100 <= begin < end < t.duration / MS - 99
+    (shown,) = re.findall(r"1 operation in ([\d.]+) ms", title)
+    assert float(shown) == pytest.approx(end - begin, abs=1)
     assert "####" in bar and bar.count("#") > bar.count(".")
 
 
