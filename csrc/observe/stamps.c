@@ -46,7 +46,7 @@ struct device {
     const struct ps_backend *_Atomic backend;
     int runtime, index;
     bool measuring;        /* whether a thread is making a new base */
-    int64_t failed;        /* the time at which this failed; 0 if it did not */
+    int64_t failed;        /* when the latest measurement failed, or 0 */
     atomic_int collectors; /* the number of threads that check stamps */
     struct base *base;
     struct stamps_list pending; /* in the order of queueing */

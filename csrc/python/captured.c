@@ -58,6 +58,9 @@ struct calls {
 
 /* A list of the `struct calls` of the captures in progress. */
 static struct calls *capturing;
+/* The number of captures for which calls_expect, but not yet calls_begin, was
+ * called. */
+static atomic_int expected;
 
 struct calls *
 calls_create(struct ps_runtime *runtime)
@@ -117,6 +120,12 @@ calls_traverse(const struct calls *calls, visitproc visit, void *arg)
 }
 
 void
+calls_expect(void)
+{
+    atomic_fetch_add(&expected, 1);
+}
+
+void
 calls_begin(struct calls *calls, uint64_t number)
 {
     jobs_lock();
@@ -126,6 +135,7 @@ calls_begin(struct calls *calls, uint64_t number)
         capturing = calls;
     }
     jobs_unlock();
+    atomic_fetch_sub(&expected, 1);
 }
 
 void
@@ -211,9 +221,9 @@ has_left(struct ps_stream *stream, uint64_t number)
 
 /* Returns a new reference to the list of callables of the capture to which the
  * stream belongs; NULL with an exception.  *number becomes the number of the
- * capture.  If the stream has left the capture, returns NULL without an
- * exception.  The graph cannot be launched until the caller has called
- * end_adding. */
+ * capture.  If the stream has left the capture, or calls_begin has not been
+ * called yet, returns NULL without an exception.  The graph cannot be launched
+ * until the caller has called end_adding. */
 static struct calls *
 begin_adding(struct ps_stream *stream, uint64_t *number)
 {
@@ -234,6 +244,7 @@ begin_adding(struct ps_stream *stream, uint64_t *number)
     if (*number == 0) {
         return NULL;
     }
+    bool may_come = atomic_load(&expected) > 0;
     jobs_lock();
     struct calls *calls = capturing;
     while (calls != NULL && (calls->runtime != stream->device->runtime ||
@@ -244,7 +255,7 @@ begin_adding(struct ps_stream *stream, uint64_t *number)
         calls_ref(calls)->adding++;
     }
     jobs_unlock();
-    if (calls == NULL && !has_left(stream, *number)) {
+    if (calls == NULL && !may_come && !has_left(stream, *number)) {
         PyErr_SetString(PyExc_RuntimeError,
                         "Stream.submit: a callable can be captured only into "
                         "a graph of pystreams, but this capture is another "

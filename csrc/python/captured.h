@@ -25,7 +25,11 @@ int calls_traverse(const struct calls *calls, visitproc visit, void *argument);
 
 /* Between calls_begin and calls_end, callables that are submitted during the
  * capture with this number (see stream_capture in backend.h) are added to
- * `calls`.  If the number is 0, none are added.  calls_end accepts NULL. */
+ * `calls`.  If the number is 0, none are added.  Call calls_expect before the
+ * capture begins, and calls_begin even if it does not begin.  In between,
+ * another thread that submits a callable to the stream waits for calls_begin.
+ * calls_end accepts NULL.  The first two can be called without the GIL. */
+void calls_expect(void);
 void calls_begin(struct calls *calls, uint64_t number);
 void calls_end(struct calls *calls);
 /* Returns the number that calls_begin was given, also after the capture has
@@ -39,8 +43,8 @@ bool calls_any(struct calls *calls);
  * and they do not settle this Future.
  *
  * On success, takes over the job, and returns 1.  Otherwise, the caller keeps
- * the job.  Returns -1 with an exception on failure, and 0 if the job's stream
- * has left the capture, because another thread has ended it. */
+ * the job.  Returns -1 with an exception on failure, and 0 if another thread
+ * has just begun or ended the capture, so that the caller should try again. */
 int capture_job(struct job *job);
 void captured_unref(struct captured *captured);
 

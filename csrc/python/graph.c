@@ -457,12 +457,10 @@ Graph_begin(PyObject *self, PyObject *args)
         return NULL;
     }
     uint64_t number;
-    /* Before the GIL is taken again, another thread may submit a callable to
-     * the stream, so `calls` must be ready by then. */
-    WITHOUT_GIL(status = ps_graph_capture_begin(graph_of(self), stream,
-                                                (enum ps_capture_mode)mode,
-                                                &number);
-                if (status == PS_SUCCESS) { calls_begin(calls, number); });
+    WITHOUT_GIL(calls_expect(); status = ps_graph_capture_begin(
+                                    graph_of(self), stream,
+                                    (enum ps_capture_mode)mode, &number);
+                calls_begin(calls, status == PS_SUCCESS ? number : 0););
     if (status != PS_SUCCESS) {
         raise_begin(self, stream, status);
         stream_release(stream);

@@ -609,12 +609,14 @@ def test_explained_while_replays_begin(backend, switch_often):
 
 
 @pytest.mark.unscheduled
+@pytest.mark.parametrize("where", ["side", "origin"])
 @pytest.mark.parametrize("end", ["reset", "replay"])
 def test_submitted_while_another_thread_ends_the_capture(
-    backend, stream, graph, buffer, end, switch_often
+    backend, stream, graph, buffer, end, where, switch_often
 ):
     """The callable is in the capture, or runs by itself."""
-    side, over = backend.stream(), threading.Event()
+    side = backend.stream() if where == "side" else stream
+    over = threading.Event()
     refused = set()
 
     def submit():

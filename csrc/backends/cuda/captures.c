@@ -5,6 +5,18 @@
 #include <stdatomic.h>
 #include <time.h>
 
+enum { LIMIT_NS = 100000000, PAUSE_NS = 50000, SECOND_NS = 1000000000 };
+
+/* Returns the time in nanoseconds. */
+static int64_t
+now_ns(clockid_t clock)
+{
+    struct timespec now;
+
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
 /* ---- All captures ---- */
 
 static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
@@ -14,6 +26,15 @@ void
 cuda_captures_hold(void)
 {
     pthread_mutex_lock(&holding);
+}
+
+bool
+cuda_captures_try_hold(void)
+{
+    int64_t limit = now_ns(CLOCK_REALTIME) + LIMIT_NS;
+    struct timespec until = {limit / SECOND_NS, limit % SECOND_NS};
+
+    return pthread_mutex_timedlock(&holding, &until) == 0;
 }
 
 void
@@ -37,12 +58,10 @@ cuda_captures_uncount(void)
 bool
 cuda_captures_exist(void)
 {
-    return atomic_load_explicit(&captures, memory_order_relaxed) > 0;
+    return atomic_load_explicit(&captures, memory_order_acquire) > 0;
 }
 
 /* ---- One stream ---- */
-
-enum { PAUSE_NS = 50000, PAUSES = 2000 };
 
 /* Guards the list of the streams that threads have entered. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -70,14 +89,15 @@ try_enter(struct cuda_entered *entered, bool anyway)
 void
 cuda_stream_enter(struct cuda_entered *entered, ps_handle stream)
 {
-    int pauses = 0;
+    int64_t limit = now_ns(CLOCK_MONOTONIC) + LIMIT_NS;
 
     entered->stream = stream;
-    /* PS_STREAM_PER_THREAD is a stream of the calling thread alone. */
-    while (!try_enter(entered,
-                      stream == PS_STREAM_PER_THREAD || pauses == PAUSES)) {
+    /* The handle of a default stream means another stream on each device or
+     * thread.  Those of devices are never captured, and those of threads are
+     * used by one thread only. */
+    while (!try_enter(entered, stream <= PS_STREAM_PER_THREAD ||
+                                   now_ns(CLOCK_MONOTONIC) > limit)) {
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-        pauses++;
     }
 }
 

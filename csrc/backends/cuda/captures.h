@@ -1,7 +1,7 @@
-/* Keeps threads apart whose calls of the driver crash if they are made at the
- * same time.  The driver crashes if a capture ends while another thread calls
- * cuStreamGetCaptureInfo or cuStreamWriteValue32 for a stream of the
- * capture. */
+/* Locks for calls of the driver that must not run at the same time, because
+ * one of them begins, joins or ends a capture.  The driver crashes if a
+ * capture ends while another thread calls cuStreamGetCaptureInfo or
+ * cuStreamWriteValue32 for a stream of the capture. */
 #ifndef PYSTREAMS_CUDA_CAPTURES_H
 #define PYSTREAMS_CUDA_CAPTURES_H
 
@@ -11,12 +11,14 @@
 
 /* ---- All captures ---- */
 
-/* Between these two calls, no other thread is between them.  They enclose each
- * begin and end of a capture, and the calls that must not come at the same
- * time.  None of these calls may wait for room in the queue of a stream: the
- * room may come only after a callable has ended, and the callable may be
- * waiting for the other thread. */
+/* One thread at a time holds the captures.  It does so for each begin and end
+ * of a capture, and for the calls that must not run during these.  None of
+ * these calls may wait for room in the queue of a stream: there may be room
+ * only after a callable has ended, and the callable may be waiting to hold the
+ * captures. */
 void cuda_captures_hold(void);
+/* As cuda_captures_hold, but gives up after 100 ms, and then returns false. */
+bool cuda_captures_try_hold(void);
 void cuda_captures_release(void);
 
 /* Count a capture before it begins, and uncount it after it has ended.  Call
@@ -35,15 +37,17 @@ struct cuda_entered {
     struct cuda_entered *next;
 };
 
-/* Between these two calls, no other thread is between them for the same
- * stream.  They enclose each call that queues a gate on the stream, begins a
- * capture on it, or may join it to a capture.  So if the stream is not being
- * captured when a gate is about to be queued, it is not captured until the
+/* One thread at a time enters a stream.  It does so to queue a gate on the
+ * stream, to begin a capture on it or, while there is a capture, to make it
+ * wait for an event, which may join it to the capture.  So a stream that is
+ * not captured when a gate is about to be queued is not captured until the
  * gate has been queued.
  *
- * cuda_stream_enter waits for the other thread, but no longer than 100 ms.
- * That thread may be waiting for room in the stream's queue until a callable
- * has ended, and the callable may be waiting for the calling thread. */
+ * If another thread has entered the stream, cuda_stream_enter waits until that
+ * thread leaves it, but at most 100 ms.  Without a limit, both might wait for
+ * ever: that thread may be waiting for room in the stream's queue until a
+ * callable has ended, and the callable may be waiting for the calling thread.
+ * When the limit is reached, both threads have entered the stream. */
 void cuda_stream_enter(struct cuda_entered *entered, ps_handle stream);
 void cuda_stream_leave(struct cuda_entered *entered);
 

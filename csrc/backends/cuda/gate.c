@@ -238,10 +238,12 @@ gate_queue(struct arrival *arrival, ps_handle stream,
 static ps_status
 check_uncaptured(ps_handle stream)
 {
-    if (!cuda_captures_exist()) {
+    /* While a capture is ending, its streams may look uncaptured before the
+     * end is complete.  If the end takes long, go on: it may be waiting for
+     * the callable that has made this call. */
+    if (!cuda_captures_exist() || !cuda_captures_try_hold()) {
         return PS_SUCCESS;
     }
-    cuda_captures_hold();
     ps_status status = cuda_stream_check_uncaptured(stream);
     cuda_captures_release();
     return status;

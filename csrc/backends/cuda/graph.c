@@ -43,7 +43,7 @@ cuda_capture_begin(const struct ps_backend *backend, int device,
 
     cuda_stream_enter(&entered, stream);
     cuda_captures_hold();
-    struct cuda_capture *capture = cuda_gates_expect(stream);
+    struct cuda_capture *capture = cuda_gates_expect(device, stream);
     if (capture != NULL) {
         status = ON_DEVICE(
             device, cudaStreamBeginCapture((cudaStream_t)stream,
@@ -72,9 +72,10 @@ end(int device, ps_handle stream, cudaGraph_t *graph, size_t *count)
         ON_DEVICE(device, cudaStreamEndCapture((cudaStream_t)stream, graph));
 
     if (status == PS_ERROR_CAPTURE_UNMATCHED) {
-        if (cuda_stream_check_uncaptured(stream) == PS_SUCCESS) {
+        if (ON_DEVICE(device, cuda_stream_check_uncaptured(stream)) ==
+            PS_SUCCESS) {
             /* Another library may have ended the capture. */
-            (void)cuda_gates_end(stream, 0, 0);
+            (void)cuda_gates_end(device, stream, 0, 0);
         }
         return status;
     }
@@ -84,7 +85,7 @@ end(int device, ps_handle stream, cudaGraph_t *graph, size_t *count)
     if (status == PS_SUCCESS) {
         status = ON_DEVICE(device, cudaGraphGetNodes(*graph, NULL, count));
     }
-    if (!cuda_gates_end(stream, number,
+    if (!cuda_gates_end(device, stream, number,
                         status == PS_SUCCESS ? (ps_handle)*graph : 0)) {
         status = PS_ERROR_OUT_OF_MEMORY;
     }

@@ -42,6 +42,7 @@ struct gates {
 
 /* A capture in progress that was begun by cuda_capture_begin. */
 struct cuda_capture {
+    int device;
     ps_handle origin;
     pthread_t thread; /* the thread on which it began */
     uint64_t number;
@@ -224,7 +225,7 @@ cuda_stream_capture(const struct ps_backend *backend, int device,
 }
 
 struct cuda_capture *
-cuda_gates_expect(ps_handle origin)
+cuda_gates_expect(int device, ps_handle origin)
 {
     struct cuda_capture *capture = calloc(1, sizeof(*capture));
     struct gates *gates = calloc(1, sizeof(*gates));
@@ -236,6 +237,7 @@ cuda_gates_expect(ps_handle origin)
     }
     atomic_init(&gates->refs, 1);
     gates->tail = &gates->first;
+    capture->device = device;
     capture->origin = origin;
     capture->thread = pthread_self();
     capture->gates = gates;
@@ -259,9 +261,9 @@ cuda_gates_begin(struct cuda_capture *capture, uint64_t number)
  * different stream on each thread, so for this handle the thread must be the
  * same, too. */
 static bool
-is_of(const struct cuda_capture *capture, ps_handle origin)
+is_of(const struct cuda_capture *capture, int device, ps_handle origin)
 {
-    return capture->origin == origin &&
+    return capture->device == device && capture->origin == origin &&
            (origin != PS_STREAM_PER_THREAD ||
             pthread_equal(capture->thread, pthread_self()));
 }
@@ -271,7 +273,7 @@ is_of(const struct cuda_capture *capture, ps_handle origin)
  * capture.  Otherwise, if `number` is not 0, takes the capture with this
  * number.  Otherwise, takes the capture that began on `origin`. */
 static struct gates *
-capture_take(const struct cuda_capture *capture, ps_handle origin,
+capture_take(const struct cuda_capture *capture, int device, ps_handle origin,
              uint64_t number)
 {
     struct gates *gates = NULL;
@@ -281,7 +283,7 @@ capture_take(const struct cuda_capture *capture, ps_handle origin,
     while ((found = *link) != NULL &&
            !(capture != NULL ? found == capture
              : number != 0   ? found->number == number
-                             : is_of(found, origin))) {
+                             : is_of(found, device, origin))) {
         link = &found->next;
     }
     if (found != NULL) {
@@ -297,13 +299,13 @@ capture_take(const struct cuda_capture *capture, ps_handle origin,
 void
 cuda_gates_cancel(struct cuda_capture *capture)
 {
-    gates_unref(capture_take(capture, 0, 0));
+    gates_unref(capture_take(capture, 0, 0, 0));
 }
 
 bool
-cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph)
+cuda_gates_end(int device, ps_handle origin, uint64_t number, ps_handle graph)
 {
-    struct gates *gates = capture_take(NULL, origin, number);
+    struct gates *gates = capture_take(NULL, device, origin, number);
 
     if (graph == 0 || gates == NULL || gates->first == NULL) {
         gates_unref(gates);

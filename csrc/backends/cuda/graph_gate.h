@@ -23,7 +23,7 @@ uint64_t cuda_capture_number(int device, ps_handle stream);
 
 /* Call this before a capture begins on the stream `origin`.  Pass the result
  * to one of the two functions below.  Returns NULL if out of memory. */
-struct cuda_capture *cuda_gates_expect(ps_handle origin);
+struct cuda_capture *cuda_gates_expect(int device, ps_handle origin);
 /* Call cuda_gates_begin after the capture has begun, or cuda_gates_cancel if
  * it has failed to begin.  If the number is 0, no gate can be added to the
  * capture. */
@@ -34,7 +34,8 @@ void cuda_gates_cancel(struct cuda_capture *capture);
  * if there is none.  `origin` is the stream on which the capture began.
  * `number` is what cuda_capture_number returned before the end.  If it is 0,
  * `origin` identifies the capture.  Returns false if out of memory. */
-bool cuda_gates_end(ps_handle origin, uint64_t number, ps_handle graph);
+bool
+cuda_gates_end(int device, ps_handle origin, uint64_t number, ps_handle graph);
 
 /* Call this after the executable was made from the graph.  Returns false if
  * out of memory. */

@@ -742,7 +742,9 @@ struct ps_backend {
     /* Begin to capture the stream's work instead of running it.  If another
      * stream waits for an event that was recorded in the capture, that stream
      * joins the capture.  Core never calls this for stream 0.  A backend with
-     * this group also has stream_capturing.  Answers at once. */
+     * this group also has stream_capturing.  Answers at once, but with
+     * PS_BACKEND_SHARED may wait while another thread queues a gate on the
+     * stream, or begins or ends a capture. */
     ps_status (*capture_begin)(const struct ps_backend *backend, int device,
                                ps_handle stream, enum ps_capture_mode mode);
 

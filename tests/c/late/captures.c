@@ -6,7 +6,8 @@
  *
  * While a gate is being queued on a stream, the stream must join no capture.
  * But a thread that waits for room in a stream's queue must not hinder others
- * that capture other streams. */
+ * that capture other streams, and must not hinder for ever one that captures
+ * this stream. */
 #include "../../../csrc/backends/cuda/driver.h"
 
 #include "check.h"
@@ -47,12 +48,13 @@ wait_slowly(CUstream waiting, CUdeviceptr address, cuuint32_t value,
             unsigned flags)
 {
     (void)waiting, (void)address, (void)value, (void)flags;
-    is_queueing = has_queued = true;
+    is_queueing = true;
+    has_queued = true;
     for (int i = 0; i < 5000 && is_full && !has_room; i++) {
         pause_ms(1);
     }
     CHECK(!is_full || has_room);
-    pause_ms(50);
+    pause_ms(20);
     is_queueing = false;
     return CUDA_SUCCESS;
 }
@@ -60,8 +62,8 @@ wait_slowly(CUstream waiting, CUdeviceptr address, cuuint32_t value,
 static int
 wait_event(CUstream waiting, CUevent event, unsigned flags)
 {
-    (void)waiting, (void)event, (void)flags;
-    joined_while_queueing += is_queueing;
+    (void)event, (void)flags;
+    joined_while_queueing += is_queueing && (ps_handle)waiting == stream;
     return CUDA_SUCCESS;
 }
 
@@ -179,6 +181,8 @@ test_gates(void)
     begin(other);
     OK(gpu->stream_wait_event(gpu, 0, other, event));
     end(other);
+    begin(stream); /* after 100 ms */
+    end(stream);
     has_room = true;
     CHECK(pthread_join(thread, NULL) == 0);
 }
