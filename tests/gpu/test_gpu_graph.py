@@ -5,14 +5,18 @@ theirs."""
 import ctypes
 import gc
 import threading
+import time
 
 import pytest
+from deadlines import LONG
+from places import SUPPORT
 
 import pystreams
 from pystreams import _C, AcceleratorError
 from pystreams import cuda as api
 
 SIZE = 1 << 16
+MANY = 100_000
 MODES = ["global", "thread_local", "relaxed"]
 
 # Warnings of other libraries do not matter here.
@@ -628,3 +632,57 @@ def test_interprocess_memory_in_a_capture(backend, gpu, peer):
     peer.do("buffer.close()")
     graph.replay()
     assert value(gpu, made) == 7
+
+
+def capture(stream, buffer):
+    """Capture a fill on the stream.  The graph is not instantiated, because
+    this may wait for the work of other streams."""
+    graph = api.CUDAGraph(keep_graph=True)
+    with stream:
+        graph.capture_begin(capture_error_mode="relaxed")
+        buffer.fill_(2)
+        graph.capture_end()
+
+
+def test_captures_beside_a_full_stream(gpu, buffer):
+    """While a thread waits for room in the queue of a stream, others capture
+    and submit.  There is no room before a callable has done so, too."""
+    go, full, origin, other = threading.Event(), *(gpu.stream() for _ in "123")
+    submitted = 0
+
+    def call():
+        assert go.wait(LONG)
+        capture(gpu.stream(), buffer)
+        return other.submit(int).result(LONG)
+
+    def fill():
+        nonlocal submitted
+        while submitted < MANY and not go.is_set():
+            full.submit(int)
+            submitted += 1
+
+    future = full.submit(call)
+    filler = threading.Thread(target=fill)
+    filler.start()
+    before = -1
+    while before < submitted < MANY:
+        before = submitted
+        time.sleep(0.5)
+    assert filler.is_alive()
+    capture(other, buffer)
+    with origin:
+        graph = api.CUDAGraph()
+        graph.capture_begin(capture_error_mode="relaxed")
+        assert other.submit(int).result(LONG) == 0
+        go.set()
+        assert future.result(LONG) == 0
+        graph.reset()
+    filler.join(LONG)
+    assert not filler.is_alive()
+    full.synchronize(LONG)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_submitted_while_captures_begin_and_end(gpu, run_python, threads):
+    done = run_python([SUPPORT / "capture_stress.py", "5", str(threads)])
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
