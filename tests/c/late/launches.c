@@ -93,12 +93,12 @@ main(void)
     cuda_driver.stream_write_value = write_value;
     cuda_driver.stream_wait_value = wait_value;
     cuda_driver.event_query = event_query;
-    cuda_gates_begin(cuda_gates_expect(stream), NUMBER);
+    cuda_gates_begin(cuda_gates_expect(0, stream), NUMBER);
     CHECK(gpu->capture_gate(gpu, 0, stream, NUMBER + 1, reached, NULL) ==
           PS_ERROR_INVALID_VALUE);
     CHECK(arrived == NULL);
     OK(gpu->capture_gate(gpu, 0, stream, NUMBER, reached, NULL));
-    CHECK(cuda_gates_end(stream, NUMBER, GRAPH));
+    CHECK(cuda_gates_end(0, stream, NUMBER, GRAPH));
     CHECK(cuda_gates_inherit(GRAPH, EXECUTABLE));
     for (int i = 0; i < LAUNCHES; i++) {
         OK(gpu->graph_launch(gpu, 0, EXECUTABLE, stream));
