@@ -59,16 +59,23 @@ def refuse(name: str, others: list[str]) -> None:
 def load(name: str) -> int:
     """Load the backend that is offered under a name; return its device type.
 
-    Returns -1 if no distribution offers one.  Raises RuntimeError if it cannot
-    be loaded.
+    Returns -1 if no distribution offers one.  Raises RuntimeError if several
+    do, or if the backend cannot be loaded.
     """
     with _loading:
         if name not in _loaded:
             from importlib.metadata import entry_points
 
-            for point in entry_points(group=GROUP, name=name):
+            found = entry_points(group=GROUP, name=name)
+            points = {point.value: point for point in found}
+            if len(points) > 1:
+                raise RuntimeError(
+                    f"several entry points of {GROUP} offer a backend "
+                    f"{name!r}: {', '.join(sorted(points))}; uninstall the "
+                    "distributions of all but one"
+                )
+            for point in points.values():
                 _loaded[name] = _register(point)
-                break
         return _loaded.get(name, -1)
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pystreams
 from pystreams import _C
@@ -18,13 +19,25 @@ from .device import Device
 from .limits import Background, eventually
 
 
+def search_path(plugin: str | None) -> list[str]:
+    """Return a sys.path on which the plugin is the module that was imported
+    here, even if another folder has one of this name."""
+    file = getattr(sys.modules.get(plugin or ""), "__file__", None)
+    if plugin is None or file is None:
+        return sys.path
+    place = Path(file)
+    if place.name.startswith("__init__."):
+        place = place.parent
+    return [str(place.parents[plugin.count(".")]), *sys.path]
+
+
 class Elsewhere:
     """A process that uses the device; requests and replies are lines."""
 
     def __init__(self, device: str, plugin: str | None) -> None:
         # Not by -m, which would prefer modules of the current folder.
         program = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"import sys; sys.path[:] = {search_path(plugin)!r}; "
             f"from {__name__} import serve; serve(*sys.argv[1:])"
         )
         self._process = subprocess.Popen(

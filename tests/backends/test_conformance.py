@@ -381,3 +381,32 @@ def test_other_projects_import_nothing(run_python, tmp_path):
 def test_pystreams_needs_no_pytest(run_python):
     done = run_python("import pystreams, sys; print('pytest' in sys.modules)")
     assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("plugin", "plugin.py"),
+        ("package", "package/__init__.py"),
+        ("package.plugin", "package/plugin.py"),
+    ],
+)
+def test_the_other_process_imports_the_same_plugin(
+    run_python, tmp_path, name, file
+):
+    """Another folder, which comes first, has a plugin of this name, too."""
+    for folder, text in (("first", "1 / 0"), ("second", "")):
+        (tmp_path / folder / "package").mkdir(parents=True)
+        (tmp_path / folder / "package/__init__.py").touch()
+        (tmp_path / folder / file).write_text(text)
+    done = run_python(f"""
+import importlib, sys
+sys.path.insert(0, {str(tmp_path / "second")!r})
+importlib.import_module({name!r})
+sys.path.insert(0, {str(tmp_path / "first")!r})
+from pystreams.testing.elsewhere import Elsewhere
+process = Elsewhere("cpu", {name!r})
+process.begin()
+process.close()
+""")
+    assert (done.returncode, done.stderr) == (0, "")

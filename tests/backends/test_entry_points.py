@@ -127,6 +127,27 @@ for _ in range(2):
     assert (done.stdout, done.stderr) == (2 * (message + "\n"), "")
 
 
+def test_a_name_that_two_distributions_offer(installed, tmp_path):
+    folder = tmp_path / "others-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: others\n")
+    (folder / "entry_points.txt").write_text(
+        "[pystreams.backends]\ntoy = other_toy\nmtia = fake_device\n"
+    )
+    done = installed("""
+assert str(pystreams.device("mtia")) == "mtia"
+try:
+    pystreams.Stream("toy")
+except RuntimeError as error:
+    print(error)
+""")
+    assert (done.stdout, done.stderr) == (
+        "several entry points of pystreams.backends offer a backend 'toy': "
+        "fake_device, other_toy; uninstall the distributions of all but one\n",
+        "",
+    )
+
+
 @pytest.mark.parametrize("name", ["mtia", "toy"])
 def test_a_program_may_have_imported_the_module(installed, name):
     done = installed(f"""
