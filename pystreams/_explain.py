@@ -59,6 +59,10 @@ def _name(function: object) -> str:
         (types.FunctionType, types.BuiltinFunctionType, types.MethodType),
     ):
         return function.__name__
+    if isinstance(function, type):
+        # A metaclass may define another __name__.
+        name: str = type.__dict__["__name__"].__get__(function)
+        return name
     return type(function).__name__
 
 
@@ -180,7 +184,9 @@ class _Explanation:
         if obstacle == _TIME:
             return f"sleeps for {_seconds(left_ns / 1e9)} more"
         if obstacle == _UNKNOWN:
-            return "waits for an event that a graph or another process records"
+            return (
+                "waits for an event that a graph or another process may record"
+            )
         size = f" of {nbytes} bytes" if nbytes else ""
         return f"is a {operation}{size}, which runs or is about to"
 
@@ -242,7 +248,7 @@ class _Explanation:
         if done:
             return "an event that is done"
         if key is None:
-            return "an event that a graph or another process records"
+            return "an event that a graph or another process may record"
         text = f"an event recorded on {_label(key)}, which "
         return text + self.stream(key)
 

@@ -159,7 +159,7 @@ def test_futures(engine, pair, blocker):
     assert words(explain(future)).startswith(running)
     queued = pair[1].submit(int)
     assert words(explain(queued)) == (
-        f"callable type (test_explain.py), which is queued on copy "
+        f"callable int (test_explain.py), which is queued on copy "
         f"({engine.device()} 0x), which "
         + copy_of(engine).partition(") ")[2].replace("2", "3", 1)
     )
