@@ -111,6 +111,17 @@ def test_synchronize_waits(device: Device, busy: Busy) -> None:
 
 
 @contract("device_synchronize", SYNCHRONIZE)
+def test_synchronize_waits_for_another_device(
+    two_devices: Device, busy: Busy
+) -> None:
+    gate = busy(two_devices.stream(1))
+    call = Background(two_devices.synchronize, index=1)
+    assert not call.over(0.05)
+    gate.open()
+    call.finish()
+
+
+@contract("device_synchronize", SYNCHRONIZE)
 def test_synchronize_without_work(device: Device) -> None:
     for index in range(device.count):
         device.synchronize(index)

@@ -57,6 +57,13 @@ FAULTS = {
             "Make a stream that serializes with no other one,",
         ),
     },
+    "first": {
+        "test_synchronize_waits_for_another_device": (
+            "device_synchronize",
+            "Wait until all work queued on the device before the call is "
+            "done.",
+        ),
+    },
     "lost": {
         "test_stream_synchronize": (
             "stream_synchronize",

@@ -121,6 +121,15 @@ nonzero_event_record(const struct ps_backend *self, int device,
                        : PS_ERROR_INVALID_HANDLE;
 }
 
+/* "first": every wait for a device is for device 0. */
+static ps_status
+first_device_synchronize(const struct ps_backend *self, int device,
+                         const struct ps_limit *limit)
+{
+    (void)device;
+    return fake_device_synchronize(self, 0, limit);
+}
+
 /* "lost": a wait returns success even if the work has failed. */
 static ps_status
 lose(ps_status status)
@@ -396,6 +405,8 @@ static const struct {
                  .stream_synchronize = nonzero_stream_synchronize,
                  .stream_wait_event = nonzero_stream_wait_event,
                  .event_record = nonzero_event_record}},
+    {.name = "first",
+     .members = {.device_synchronize = first_device_synchronize}},
     {.name = "lost",
      .members = {.stream_synchronize = lost_stream_synchronize,
                  .event_synchronize = lost_event_synchronize,
