@@ -256,11 +256,11 @@ class Program:
 
     def ignored(self, unraisable):
         # An interrupt of a finalizer, or of a generator that is closed when it
-        # is freed, cannot be raised.
-        name = getattr(unraisable.object, "__name__", None)
-        if unraisable.exc_type is KeyboardInterrupt and name in (
-            "__del__",
-            "__iter__",
+        # is freed, cannot be raised.  Since CPython 3.14, only the message
+        # names the two.
+        place = f"{unraisable.err_msg} {unraisable.object!r}"
+        if unraisable.exc_type is KeyboardInterrupt and (
+            "__del__" in place or "generator object" in place
         ):
             self.interrupts += 1
         else:
