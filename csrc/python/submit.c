@@ -710,6 +710,31 @@ queue_job(struct job *job)
     return status;
 }
 
+/* Queue the job or, if its stream is being captured, capture it.  On success,
+ * takes over the job.  On failure, returns -1 with an exception. */
+static int
+queue_or_capture(struct job *job)
+{
+    struct ps_stream *stream = job->stream;
+    for (;;) {
+        ps_status status = queue_job(job);
+        if (status == PS_SUCCESS) {
+            return 0;
+        }
+        if (status != PS_ERROR_CAPTURE_UNSUPPORTED) {
+            raise_on_stream(stream, "Stream.submit", status);
+            return -1;
+        }
+        int captured = capture_job(job);
+        if (captured != 0) {
+            return captured < 0 ? -1 : 0;
+        }
+        if (run_handlers(stream->generation) == PS_RAISED) {
+            return -1;
+        }
+    }
+}
+
 /* Returns a new job for the arguments of submit; NULL with an exception.  The
  * job will run in a copy of `context` or, if that is NULL, of the current
  * context. */
@@ -791,22 +816,7 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         future_set_source(job->future, source);
     }
     PyObject *future = Py_NewRef(job->future);
-    ps_status status;
-    int captured = 0;
-    do {
-        status = queue_job(job);
-        if (status == PS_ERROR_CAPTURE_UNSUPPORTED) {
-            captured = capture_job(job);
-        }
-        if (captured == 0 && status == PS_ERROR_CAPTURE_UNSUPPORTED &&
-            run_handlers(stream->generation) == PS_RAISED) {
-            captured = -1;
-        }
-    } while (status == PS_ERROR_CAPTURE_UNSUPPORTED && captured == 0);
-    if (captured <= 0 && status != PS_SUCCESS) {
-        if (captured == 0) {
-            raise_on_stream(stream, "Stream.submit", status);
-        }
+    if (queue_or_capture(job) < 0) {
         job_destroy(job);
         Py_CLEAR(future);
     }

@@ -2,7 +2,6 @@
 and the next wait for the replay's stream raises what they raised."""
 
 import asyncio
-import contextlib
 import contextvars
 import ctypes
 import gc
@@ -12,6 +11,7 @@ import time
 import weakref
 
 import pytest
+from capture_stress import capture
 from captures import SIZE, Capture, byte_of, replay
 from deadlines import LONG
 
@@ -629,19 +629,8 @@ def test_submitted_while_another_thread_ends_the_capture(
     thread = threading.Thread(target=submit)
     thread.start()
     for _ in range(100):
-        with stream, contextlib.suppress(RuntimeError):
-            graph.capture_begin(capture_error_mode="relaxed")
-            buffer.fill_(2)
-            side.wait_stream(stream)
-            time.sleep(0.001)
-            if end == "replay":
-                stream.wait_stream(side)
-                graph.capture_end()
-                graph.replay()
-        with contextlib.suppress(RuntimeError):
-            graph.reset()
-        with contextlib.suppress(RuntimeError):
-            stream.synchronize()
+        joins = end == "replay"
+        capture(graph, stream, [side], buffer, pause=0.001, joins=joins)
     over.set()
     thread.join(LONG)
     assert not thread.is_alive()

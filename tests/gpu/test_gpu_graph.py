@@ -5,10 +5,9 @@ theirs."""
 import ctypes
 import gc
 import threading
-import time
 
 import pytest
-from deadlines import LONG
+from deadlines import LONG, until_steady
 from places import SUPPORT
 
 import pystreams
@@ -664,10 +663,7 @@ def test_captures_beside_a_full_stream(gpu, buffer):
     future = full.submit(call)
     filler = threading.Thread(target=fill)
     filler.start()
-    before = -1
-    while before < submitted < MANY:
-        before = submitted
-        time.sleep(0.5)
+    until_steady(lambda: submitted)
     assert filler.is_alive()
     capture(other, buffer)
     with origin:

@@ -3,10 +3,9 @@
 import ctypes
 import os
 import threading
-import time
 
 import pytest
-from deadlines import LONG
+from deadlines import LONG, until_steady
 
 from pystreams import timeline
 
@@ -77,10 +76,7 @@ def test_nobody_waits_behind_a_full_stream(gpu, clock):
         future = full.submit(go.wait, LONG)
         filler = threading.Thread(target=fill)
         filler.start()
-        before = -1
-        while before < filled < MANY:
-            before = filled
-            time.sleep(0.5)
+        until_steady(lambda: filled)
         assert filler.is_alive()
         assert [row["end"] for row in of_kind(t, "fill")] == [None] * filled
         assert clock == "cupti" or t.clock_error > 0

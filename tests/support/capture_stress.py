@@ -33,15 +33,14 @@ def submit(stream, over, seen):
             seen["captured" if text.startswith(CAPTURED) else text] += 1
 
 
-def capture(stream, sides, buffer, joins):
-    graph = CUDAGraph()
+def capture(graph, stream, sides, buffer, *, pause, joins):
     # If the streams are not joined again, the end of the capture fails.
     with contextlib.suppress(RuntimeError), stream:
         graph.capture_begin(capture_error_mode="relaxed")
         buffer.fill_(2)
         for side in sides:
             side.wait_stream(stream)
-        time.sleep(random.choice((0, 0.0002, 0.001)))
+        time.sleep(pause)
         if joins:
             for side in sides:
                 stream.wait_stream(side)
@@ -69,7 +68,14 @@ def main(seconds=10, threads=1, seed=0):
         thread.start()
     end, captures = time.monotonic() + float(seconds), 0
     while time.monotonic() < end:
-        capture(stream, sides, buffer, random.random() < 0.5)
+        capture(
+            CUDAGraph(),
+            stream,
+            sides,
+            buffer,
+            pause=random.choice((0, 0.0002, 0.001)),
+            joins=random.random() < 0.5,
+        )
         captures += 1
     over.set()
     for thread in started:

@@ -12,3 +12,11 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < end, f"not true within {LONG} s"
         time.sleep(0.001)
+
+
+def until_steady(count):
+    """Wait until count() has not grown for half a second."""
+    before = -1
+    while before < (now := count()):
+        before = now
+        time.sleep(0.5)
