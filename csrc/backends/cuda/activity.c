@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "activity.h"
+#include "clock.h"
 #include "driver.h"
 #include "table.h"
 
@@ -46,9 +46,7 @@ static void *_Atomic functions_argument;
 static uint64_t
 now(void)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+    return (uint64_t)cuda_now_ns();
 }
 
 static void

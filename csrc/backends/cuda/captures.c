@@ -3,19 +3,10 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
-enum { LIMIT_NS = 100000000, PAUSE_NS = 50000, SECOND_NS = 1000000000 };
+#include "clock.h"
 
-/* Returns the time in nanoseconds. */
-static int64_t
-now_ns(clockid_t clock)
-{
-    struct timespec now;
-
-    clock_gettime(clock, &now);
-    return (int64_t)now.tv_sec * SECOND_NS + now.tv_nsec;
-}
+enum { LIMIT = 100 * CUDA_MILLISECOND, PAUSE = 50 * CUDA_MICROSECOND };
 
 /* ---- All captures ---- */
 
@@ -31,8 +22,8 @@ cuda_captures_hold(void)
 bool
 cuda_captures_try_hold(void)
 {
-    int64_t limit = now_ns(CLOCK_REALTIME) + LIMIT_NS;
-    struct timespec until = {limit / SECOND_NS, limit % SECOND_NS};
+    struct timespec until =
+        cuda_timespec(cuda_clock_ns(CLOCK_REALTIME) + LIMIT);
 
     return pthread_mutex_timedlock(&holding, &until) == 0;
 }
@@ -89,15 +80,15 @@ try_enter(struct cuda_entered *entered, bool anyway)
 void
 cuda_stream_enter(struct cuda_entered *entered, ps_handle stream)
 {
-    int64_t limit = now_ns(CLOCK_MONOTONIC) + LIMIT_NS;
+    int64_t limit = cuda_now_ns() + LIMIT;
 
     entered->stream = stream;
     /* The handle of a default stream means another stream on each device or
      * thread.  Those of devices are never captured, and those of threads are
      * used by one thread only. */
     while (!try_enter(entered, stream <= PS_STREAM_PER_THREAD ||
-                                   now_ns(CLOCK_MONOTONIC) > limit)) {
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+                                   cuda_now_ns() > limit)) {
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE}, NULL);
     }
 }
 

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <time.h>
 
+#include "clock.h"
 #include "offers.h"
 #include "side.h"
 #include "table.h"
@@ -19,17 +19,6 @@ _Static_assert(offsetof(struct cuda_completion, notifications) == 0,
 
 /* ---- Time ---- */
 
-enum { SECOND = 1000 * CUDA_MILLISECOND };
-
-int64_t
-cuda_now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * SECOND + now.tv_nsec;
-}
-
 int64_t
 cuda_rest_ns(int64_t waited)
 {
@@ -37,12 +26,6 @@ cuda_rest_ns(int64_t waited)
     int64_t rest = waited / 125;
 
     return rest < LEAST ? LEAST : rest > MOST ? MOST : rest;
-}
-
-static struct timespec
-timespec_of(int64_t ns)
-{
-    return (struct timespec){ns / SECOND, ns % SECOND};
 }
 
 /* ---- Completions ---- */
@@ -369,7 +352,7 @@ back_off_locked(struct poller *poller, unsigned long long seen, bool more,
     int64_t now = cuda_now_ns(), took = now - began;
     int64_t rest = cuda_rest_ns(now - poller->latest);
     struct timespec until =
-        timespec_of(more ? now + (rest > took ? rest : took) : INT64_MAX);
+        cuda_timespec(more ? now + (rest > took ? rest : took) : INT64_MAX);
     int error = 0;
 
     while (error == 0 && poller->given == seen &&
@@ -443,7 +426,7 @@ start_locked(struct poller *poller)
 static ps_status
 poller_stop(struct poller *poller, int64_t deadline)
 {
-    struct timespec until = timespec_of(deadline);
+    struct timespec until = cuda_timespec(deadline);
     int error = 0;
 
     pthread_mutex_lock(&poller->lock);

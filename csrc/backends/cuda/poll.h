@@ -32,13 +32,6 @@
 
 #include "driver.h"
 
-enum {
-    CUDA_MICROSECOND = 1000,
-    CUDA_MILLISECOND = 1000 * CUDA_MICROSECOND,
-};
-
-int64_t cuda_now_ns(void);
-
 /* Returns how many nanoseconds to sleep before the next poll, if polling began
  * `waited` nanoseconds ago.  The result is 1/125 of `waited`, within limits.
  * So a completion is seen with little delay, and polling takes less than a

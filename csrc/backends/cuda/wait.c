@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "captures.h"
+#include "clock.h"
 #include "driver.h"
 #include "gate.h"
 #include "poll.h"
