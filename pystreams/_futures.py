@@ -41,14 +41,38 @@ class StreamFuture(_C.FutureBase, Future[Any]):
         asyncio.shield() to keep it.  Raises what result() raises.
         """
         if not self.done():
-            from asyncio import wrap_future
-
             begun = _C.timeline_await_begin(self)
             try:
-                return (yield from wrap_future(self).__await__())
+                yield from self._await_done()
             finally:
                 _C.timeline_await_end(begun)
         return self.result()
+
+    def _await_done(self) -> Generator[Any, None, None]:
+        # Not by asyncio.wrap_future(): on CPython before 3.13, that wait never
+        # ends if the callable raises StopIteration.
+        from asyncio import CancelledError, get_running_loop
+
+        loop = get_running_loop()
+        done = loop.create_future()
+
+        def settle() -> None:
+            if self.cancelled():
+                done.cancel()
+            elif not done.done():
+                done.set_result(None)
+
+        def wake(future: Future[Any]) -> None:
+            # The loop may be closed before the callable returns.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle)
+
+        self.add_done_callback(wake)
+        try:
+            yield from done.__await__()
+        except CancelledError:
+            self.cancel()
+            raise
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a copy would never complete."""

@@ -289,7 +289,8 @@ def empty_host_cache() -> None:
     """Free the pinned memory that is kept for reuse.
 
     Memory that queued work still uses is not freed.  If a callable of
-    Stream.submit() calls this, nothing is freed.  May block.
+    Stream.submit() calls this, nothing is freed.  On a GPU, waits for all
+    queued work of the GPU.
     """
     _C.empty_host_cache(_default_type())
 

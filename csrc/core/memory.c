@@ -25,13 +25,8 @@
 #include "thread_stream.h"
 #include "trace.h"
 
-enum {
-    /* Pinned memory is allocated in whole pages. */
-    PAGE = 4096,
-    /* The most idle pinned memory that is kept for reuse.  Only a thread that
-     * must not wait for work may exceed this limit. */
-    IDLE_BYTES = 256 << 20,
-};
+/* Pinned memory is allocated in whole pages. */
+enum { PAGE = 4096 };
 
 /* The parts of the thread-local word PS_THREAD_MEMORY.  MAY_NOT_WAIT is a
  * flag.  The other bits are the fork generation + 1 while the thread is
@@ -210,25 +205,19 @@ poison(struct ps_block *block)
 }
 
 /* Settle a block that no work uses any more: free it, keep it for reuse, or
- * return it to its owner. */
+ * return it to its owner.  Pinned memory is always kept, because the driver
+ * frees it only after all work of the GPU.  The caller may be the thread for
+ * which that work waits. */
 static ps_status
 settle(struct ps_block *block)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
     if (block->pinned && block->data != NULL && block->release == NULL) {
         poison(block);
-        pthread_mutex_lock(&pool->mutex);
-        bool kept =
-            may_not_wait() || pool->idle_bytes + block->nbytes <= IDLE_BYTES;
-        if (kept) {
-            block->next = pool->idle;
-            pool->idle = block;
-            pool->idle_bytes += block->nbytes;
-        }
-        pthread_mutex_unlock(&pool->mutex);
-        if (kept) {
-            return PS_SUCCESS;
-        }
+        PS_HOLD(&pool->mutex);
+        block->next = pool->idle;
+        pool->idle = block;
+        return PS_SUCCESS;
     }
     return free_block(block);
 }
@@ -534,22 +523,16 @@ allocate_native(struct ps_block *block, size_t nbytes)
                          nbytes, &block->data);
 }
 
-/* Free the idle pinned blocks if together they have more than `most` bytes.
- * Does nothing on a thread that must not wait for work. */
-static void
-drop_idle(struct ps_runtime *runtime, size_t most)
+void
+ps_pinned_trim(struct ps_runtime *runtime)
 {
     struct ps_memory_pool *pool = &runtime->memory;
-    struct ps_block *block = NULL;
     if (may_not_wait()) {
         return;
     }
     pthread_mutex_lock(&pool->mutex);
-    if (pool->idle_bytes > most) {
-        block = pool->idle;
-        pool->idle = NULL;
-        pool->idle_bytes = 0;
-    }
+    struct ps_block *block = pool->idle;
+    pool->idle = NULL;
     pthread_mutex_unlock(&pool->mutex);
     while (block != NULL) {
         struct ps_block *next = block->next;
@@ -570,7 +553,7 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
         sweep(runtime, may_not_wait() ? NULL : limit, SIZE_MAX);
-        drop_idle(runtime, 0);
+        ps_pinned_trim(runtime);
         /* The wait may have run a signal handler that forked; then this may be
          * the child. */
         status = block->generation == ps_generation()
@@ -600,12 +583,6 @@ count_block(struct ps_block *block)
     PS_HOLD(&device->mutex);
     count_up(&device->memory.bytes, block->nbytes);
     count_up(&device->memory.blocks, 1);
-}
-
-void
-ps_pinned_trim(struct ps_runtime *runtime)
-{
-    drop_idle(runtime, 0);
 }
 
 static ps_status
@@ -703,7 +680,6 @@ take_idle(struct ps_memory_pool *pool, size_t nbytes)
     struct ps_block *block = *link;
     if (block != NULL) {
         *link = block->next;
-        pool->idle_bytes -= block->nbytes;
     }
     return block;
 }
@@ -749,10 +725,6 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     }
     block->host = true;
     block->pinned = true;
-    /* There may be more idle memory than IDLE_BYTES, because threads that run
-     * submitted callables must not wait for work and so free no idle
-     * memory. */
-    drop_idle(device->runtime, IDLE_BYTES);
     ps_status status = allocate(block, rounded, limit);
     if (status != PS_SUCCESS) {
         drop_block(block);

@@ -47,9 +47,8 @@ struct ps_memory_pool {
      * `swept` is signalled when the number becomes 0. */
     unsigned sweeps;
     pthread_cond_t swept;
-    /* Pinned blocks that are kept for reuse, and their size in bytes. */
+    /* Pinned blocks that are kept for reuse. */
     struct ps_block *idle;
-    size_t idle_bytes;
     /* `pinned` counts the pinned blocks that have references.
      * `pinned_reserved` counts the bytes of all pinned memory that core has
      * allocated. */

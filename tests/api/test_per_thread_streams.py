@@ -529,7 +529,9 @@ def test_threads_that_come_and_go(backend, own):
             block = backend.empty(SIZE, stream=own)
             block.fill_(number % 256, stream=own)
             other = backend.empty(SIZE, stream=own)
-            other.copy_(pystreams.from_dlpack(shared[-1]), True, own)
+            # Not shared[-1]: while an append removes the first item, another
+            # thread may see a length that is too large.
+            other.copy_(pystreams.from_dlpack(shared[0]), True, own)
             shared.append(block)
         mark(own)
 

@@ -5,10 +5,12 @@ import threading
 from contextlib import nullcontext
 
 import pytest
+from deadlines import LONG
 from places import SUPPORT
 from producers import DELETER, Loan
 
 import pystreams
+from pystreams import _C
 
 
 def give_up(buffer, stream):
@@ -49,6 +51,21 @@ def test_a_callable_frees_no_pinned_memory(pinning, stream, nbytes, short):
     again = pinning.empty(nbytes, pin_memory=True)
     assert again.data_ptr() == address
     assert again.memoryview()[0] == ord("p")
+    del again
+    _C.empty_host_cache(pinning.type)
+
+
+@pytest.mark.unscheduled
+def test_dropped_pinned_memory_waits_for_no_work(pinning, stream):
+    """CUDA frees pinned memory only after all work, so a thread that drops
+    some, and then lets this work go on, would wait for ever."""
+    blocks = [pinning.empty(160 << 20, pin_memory=True) for _ in range(2)]
+    with pinning.hold(stream):
+        dropping = threading.Thread(target=blocks.clear)
+        dropping.start()
+        dropping.join(LONG)
+        assert not dropping.is_alive()
+    _C.empty_host_cache(pinning.type)
 
 
 def test_a_finalizer_behind_a_callable_may_ask_for_memory(backend, stream):

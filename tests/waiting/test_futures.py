@@ -317,6 +317,30 @@ def test_await(stream, block):
     asyncio.run(main())
 
 
+def test_await_of_an_exhausted_iterator(stream, block):
+    """StopIteration cannot leave a coroutine, so RuntimeError does."""
+
+    async def main():
+        future = stream.submit(next, iter(()))
+        asyncio.get_running_loop().call_soon(block.release)
+        for _ in range(2):
+            with pytest.raises(RuntimeError) as caught:
+                await asyncio.wait_for(future, LONG)
+            assert isinstance(caught.value.__cause__, StopIteration)
+
+    asyncio.run(main())
+
+
+def test_await_of_what_is_cancelled_meanwhile(stream, block):
+    async def main():
+        future = stream.submit(int)
+        asyncio.get_running_loop().call_soon(future.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await future
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("shielded", [False, True])
 def test_an_await_that_is_cancelled(stream, block, shielded):
     async def main():
