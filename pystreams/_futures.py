@@ -14,7 +14,7 @@ from . import _C
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 
 class StreamFuture(_C.FutureBase, Future[Any]):
@@ -38,15 +38,24 @@ class StreamFuture(_C.FutureBase, Future[Any]):
         """Return the callable's result without blocking the event loop.
 
         Cancelling the await cancels the callable if it has not begun; use
-        asyncio.shield() to keep it.  Raises what result() raises.
+        asyncio.shield() to keep it.  Raises what the callable raised, and
+        asyncio.CancelledError if the Future was cancelled.
         """
-        if not self.done():
-            begun = _C.timeline_await_begin(self)
-            try:
-                yield from self._await_done()
-            finally:
-                _C.timeline_await_end(begun)
-        return self.result()
+        try:
+            if not self.done():
+                begun = _C.timeline_await_begin(self)
+                try:
+                    yield from self._await_done()
+                finally:
+                    _C.timeline_await_end(begun)
+            if self.cancelled():
+                from asyncio import CancelledError
+
+                raise CancelledError
+            return self.result()
+        finally:
+            # The Future keeps an exception whose traceback has this frame.
+            del self
 
     def _await_done(self) -> Generator[Any, None, None]:
         # Not by asyncio.wrap_future(): on CPython before 3.13, that wait never
@@ -73,6 +82,8 @@ class StreamFuture(_C.FutureBase, Future[Any]):
         except CancelledError:
             self.cancel()
             raise
+        finally:
+            drop_callback(self, wake)
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a copy would never complete."""
@@ -81,6 +92,15 @@ class StreamFuture(_C.FutureBase, Future[Any]):
             "settles the original alone; pass on the Future itself within "
             "this process, or its result()"
         )
+
+
+def drop_callback(future: Any, callback: Callable[[Any], object]) -> None:
+    """Remove a callback from a Future that is not done."""
+    with future._condition:
+        # Do not change the list of a done Future: another thread may be
+        # calling its callbacks.
+        if not future.done() and callback in future._done_callbacks:
+            future._done_callbacks.remove(callback)
 
 
 def log_callback(future: StreamFuture, error: Exception) -> None:

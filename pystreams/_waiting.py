@@ -159,13 +159,11 @@ class Registered(Generic[_W]):
         return [left.pop(token) for token, _ in messages if token in left]
 
     def close(self) -> None:
+        if self._callbacks:
+            from ._futures import drop_callback
         while self._callbacks:
             future, callback = self._callbacks[-1]
-            with future._condition:
-                # Do not change the list of a done Future: another thread may
-                # be calling its callbacks.
-                if not future.done() and callback in future._done_callbacks:
-                    future._done_callbacks.remove(callback)
+            drop_callback(future, callback)
             self._callbacks.pop()
         for token in self._objects:
             self._waiter.cancel(token)

@@ -25,7 +25,7 @@
 #include "thread_stream.h"
 #include "trace.h"
 
-/* Pinned memory is allocated in whole pages. */
+/* The least size of a pinned block in bytes. */
 enum { PAGE = 4096 };
 
 /* The parts of the thread-local word PS_THREAD_MEMORY.  MAY_NOT_WAIT is a
@@ -248,18 +248,20 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
  * stream is another thread's default stream, the block is held until that
  * thread sweeps, or has ended and its work is known to be done.
  *
- * When the driver unpins memory or frees interprocess memory, it may wait for
- * work and invalidate captures.  So blocks with such memory are held in the
- * list of the device's default stream, until a sweep by a thread that may wait
- * for work. */
+ * When the driver frees interprocess memory, it may wait for work and
+ * invalidate captures.  So blocks with such memory are held in the list of the
+ * device's default stream, until a sweep by a thread that may wait for work.
+ * When the driver unpins memory, it waits for all work of the GPU.  So blocks
+ * with such memory are held there until such a sweep has `unpin` set. */
 static ps_status
-finish(struct ps_block *block)
+finish(struct ps_block *block, bool unpin)
 {
     struct ps_memory_pool *pool = &block->device->runtime->memory;
     struct ps_stream *stream = block->stream;
-    if (block->registered || block->share != NULL) {
-        bool swept = sweeping() == ps_generation() + 1 && !may_not_wait();
-        stream = swept ? NULL : &block->device->default_stream;
+    bool swept = sweeping() == ps_generation() + 1 && !may_not_wait();
+    if ((block->registered && !(swept && unpin)) ||
+        (block->share != NULL && !swept)) {
+        stream = &block->device->default_stream;
     }
     else if (stream != NULL && !ps_stream_is_out_of_reach(stream)) {
         stream = NULL;
@@ -417,7 +419,7 @@ put_back(struct ps_memory_pool *pool, struct ps_stream *stream)
  * call.  In the child, the call returns false, and the caller must leave the
  * other blocks to the parent. */
 static bool
-look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
+look_at(struct ps_memory_pool *pool, struct ps_stream *stream, bool unpin,
         const struct ps_limit *wait)
 {
     struct ps_runtime *runtime = stream->device->runtime;
@@ -428,7 +430,7 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
            ps_use_is_over(use, wait)) {
         block = forget_first(pool, stream);
         if (block != NULL && generation == ps_generation()) {
-            ps_runtime_note_failure(runtime, finish(block));
+            ps_runtime_note_failure(runtime, finish(block, unpin));
         }
         if (generation != ps_generation()) {
             return false;
@@ -436,7 +438,7 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
     }
     for (block = take_held(pool, stream); block != NULL; block = next) {
         next = block->next;
-        ps_runtime_note_failure(runtime, finish(block));
+        ps_runtime_note_failure(runtime, finish(block, unpin));
         if (generation != ps_generation()) {
             return false;
         }
@@ -446,11 +448,13 @@ look_at(struct ps_memory_pool *pool, struct ps_stream *stream,
 }
 
 /* Settle the retired blocks whose uses are over.  Checks at most `most`
- * streams.  If wait is not NULL, waits until other threads have finished their
- * sweeps, and until all uses in the lists of these streams are over.  The
- * limit applies to each of these waits separately. */
+ * streams.  `unpin` tells whether to unpin memory, see finish.  If wait is not
+ * NULL, waits until other threads have finished their sweeps, and until all
+ * uses in the lists of these streams are over.  The limit applies to each of
+ * these waits separately. */
 static void
-sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
+sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most,
+      bool unpin)
 {
     struct ps_memory_pool *pool = &runtime->memory;
     unsigned mark = ps_generation() + 1;
@@ -469,7 +473,7 @@ sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
     struct ps_stream *next, *stream = begin_sweep(pool, most);
     for (; stream != NULL; stream = next) {
         next = stream->memory.next;
-        if (!look_at(pool, stream, wait)) {
+        if (!look_at(pool, stream, unpin, wait)) {
             return;
         }
         if (wait != NULL && is_limit_reached(wait)) {
@@ -487,14 +491,16 @@ sweep(struct ps_runtime *runtime, const struct ps_limit *wait, size_t most)
 void
 ps_memory_sweep(struct ps_runtime *runtime)
 {
-    sweep(runtime, NULL, SIZE_MAX);
+    sweep(runtime, NULL, SIZE_MAX, true);
 }
+
+/* The most streams that a sweep checks if nothing was waited for. */
+enum { LOOKED_AT = 16 };
 
 void
 ps_memory_sweep_some(struct ps_runtime *runtime)
 {
-    enum { LOOKED_AT = 16 };
-    sweep(runtime, NULL, LOOKED_AT);
+    sweep(runtime, NULL, LOOKED_AT, false);
 }
 
 static struct ps_block *
@@ -542,7 +548,8 @@ ps_pinned_trim(struct ps_runtime *runtime)
 }
 
 /* Allocate the block's memory.  If memory is short, wait for the work that
- * uses retired blocks, within the limit, and try again. */
+ * uses retired blocks, within the limit, and try again.  If host memory is
+ * short, first free the idle pinned blocks; that wait has no limit. */
 static ps_status
 allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
 {
@@ -552,8 +559,12 @@ allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
     ps_status status = allocate_native(block, nbytes);
     if (status == PS_ERROR_OUT_OF_MEMORY) {
         struct ps_runtime *runtime = block->device->runtime;
-        sweep(runtime, may_not_wait() ? NULL : limit, SIZE_MAX);
-        ps_pinned_trim(runtime);
+        bool on_host =
+            block->pinned || runtime->backend->flags & PS_BACKEND_HOST_MEMORY;
+        sweep(runtime, may_not_wait() ? NULL : limit, SIZE_MAX, on_host);
+        if (on_host) {
+            ps_pinned_trim(runtime);
+        }
         /* The wait may have run a signal handler that forked; then this may be
          * the child. */
         status = block->generation == ps_generation()
@@ -698,6 +709,20 @@ count_pinned(struct ps_block *block, bool made)
     }
 }
 
+/* Returns a size of at least nbytes for a pinned block.  There are four sizes
+ * between a power of two and the next.  So a program whose requests grow does
+ * not leave an idle block of each size. */
+static size_t
+pinned_size(size_t nbytes)
+{
+    size_t power = PAGE;
+    while (power <= nbytes / 2) {
+        power *= 2;
+    }
+    size_t step = power / 4 > PAGE ? power / 4 : PAGE;
+    return (nbytes + step - 1) / step * step;
+}
+
 ps_status
 ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **result)
@@ -705,10 +730,10 @@ ps_block_create_pinned(struct ps_device *device, size_t nbytes,
     if (device->runtime->backend->pinned_allocate == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    if (nbytes > SIZE_MAX - PAGE) {
+    if (nbytes > SIZE_MAX / 2) {
         return PS_ERROR_OUT_OF_MEMORY;
     }
-    size_t rounded = (nbytes + PAGE - 1) / PAGE * PAGE;
+    size_t rounded = pinned_size(nbytes);
     struct ps_block *block =
         nbytes == 0 ? NULL : take_idle(&device->runtime->memory, rounded);
     if (block != NULL) {
@@ -875,18 +900,20 @@ ps_block_unref(struct ps_block *block)
         ps_export_remove(&block->share->base);
     }
     ps_status status = PS_SUCCESS;
+    bool unpin = block->registered;
     block->uses = ps_uses_prune(block->uses, &status);
     if (block->uses == NULL) {
         /* If possible, finish the block now instead of in a later sweep,
          * because the owner of a borrowed block may need the memory back at
          * once. */
-        status = ps_first_failure(status, finish(block));
+        status = ps_first_failure(status, finish(block, false));
     }
     else {
+        unpin = false;
         ps_uses_record(block);
         retire(block);
     }
-    ps_memory_sweep_some(device->runtime);
+    sweep(device->runtime, NULL, LOOKED_AT, unpin);
     return status;
 }
 

@@ -86,8 +86,8 @@ struct ps_block {
     unsigned generation;
     struct ps_device *device;
     void *data;
-    /* The size in bytes.  It may exceed the requested size: pinned memory is
-     * allocated in whole pages, and a larger idle block may be reused. */
+    /* The size in bytes.  It may exceed the requested size: the size of pinned
+     * memory is rounded up, and a larger idle block may be reused. */
     size_t nbytes;
     /* host: whether the host can address the memory.  pinned: whether the
      * memory is pinned. */
@@ -149,7 +149,8 @@ void ps_memory_sweep(struct ps_runtime *runtime);
 
 /* As ps_memory_sweep, but checks only a few of the streams that have retired
  * blocks.  The next call checks others.  So the duration of a call does not
- * depend on the number of streams. */
+ * depend on the number of streams.  Unpins no memory, because a driver unpins
+ * memory only after all work of the GPU. */
 void ps_memory_sweep_some(struct ps_runtime *runtime);
 
 /* Allocate nbytes (0 or more) of device memory, for work that is queued on the

@@ -6,6 +6,7 @@ import threading
 import weakref
 
 import pytest
+from deadlines import wait_until
 
 import pystreams
 from pystreams import _C
@@ -99,6 +100,27 @@ def test_unpinned_after_the_work_that_uses_it(pinning, memory):
     assert not is_pinned(pinning, memory)
     memory.append(1)
     assert device.tobytes() == bytes(range(256))
+
+
+@pytest.mark.unscheduled
+def test_an_allocation_unpins_nothing(pinning, memory):
+    """CUDA unpins memory only after all work, for which the thread that
+    allocates may have to do something."""
+    stream, other = pinning.stream(), pinning.stream()
+    device = pinning.empty(256)
+    pinning.synchronize()
+    with pinning.hold(stream):
+        block = pin(pinning, memory)
+        device.copy_(block, non_blocking=True, stream=stream)
+        block.close()
+    wait_until(stream.query)
+    # Not by is_pinned(), because pin() unpins what is no longer used.
+    with pinning.hold(other):
+        pinning.empty(1).close()
+        with pytest.raises(BufferError):
+            memory.append(1)
+    other.synchronize()
+    memory.append(1)
 
 
 def test_unpinned_after_work_that_others_declared(pinning, memory):

@@ -4,11 +4,14 @@ use them, and that each one completes."""
 import ast
 import asyncio
 import concurrent.futures
+import contextlib
 import copy
+import gc
 import inspect
 import pickle
 import threading
 import time
+import weakref
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 
 import pytest
@@ -331,14 +334,49 @@ def test_await_of_an_exhausted_iterator(stream, block):
     asyncio.run(main())
 
 
-def test_await_of_what_is_cancelled_meanwhile(stream, block):
+@pytest.mark.parametrize("early", [False, True], ids=["meanwhile", "before"])
+def test_await_of_what_is_cancelled(stream, block, early):
     async def main():
         future = stream.submit(int)
-        asyncio.get_running_loop().call_soon(future.cancel)
+        if early:
+            future.cancel()
+        else:
+            asyncio.get_running_loop().call_soon(future.cancel)
         with pytest.raises(asyncio.CancelledError):
             await future
 
     asyncio.run(main())
+
+
+def test_an_await_that_is_cancelled_leaves_no_callback(stream, block):
+    async def main():
+        running = block.future
+        wait_until(running.running)
+        for _ in range(3):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(running, 0.01)
+        return running._done_callbacks
+
+    assert asyncio.run(main()) == []
+
+
+def test_an_awaited_exception_is_in_no_cycle(stream, block):
+    class Local:
+        pass
+
+    async def main():
+        local = Local()
+        asyncio.get_running_loop().call_soon(block.release)
+        with contextlib.suppress(ValueError):
+            await stream.submit(int, "x")
+        return weakref.ref(local)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(main())() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("shielded", [False, True])
