@@ -1,4 +1,4 @@
-"""How long a small kernel takes beside heavy kernels that fill the GPU: on
+"""How long a small kernel takes while heavy kernels fill the GPU: on
 ordinary streams, on a stream with a higher priority, and in partitions.
 
 python -m benchmarks.partitions [--sms N]

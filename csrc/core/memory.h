@@ -74,7 +74,7 @@ struct ps_loan {
     ps_status (*release)(void *owner);
 };
 
-/* What only a block of interprocess memory has. */
+/* The part of an interprocess block that other blocks lack. */
 struct ps_share {
     struct ps_export base;
     bool exported; /* whether this process allocated the memory; if not, it

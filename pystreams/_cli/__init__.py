@@ -165,7 +165,7 @@ def parser() -> Parser:
     )
     timeline = commands.add_parser(
         "timeline",
-        help="run a program, and show what ran when",
+        help="run a program, and show when its operations ran",
         description="Run a Python program unchanged, with "
         "pystreams.timeline.record() around it.",
     )

@@ -1,4 +1,4 @@
-"""See what ran when: a timeline of streams and of the threads that use them.
+"""Timelines of streams and of the threads that use them.
 
 with pystreams.timeline.record() as t:
     ...
