@@ -9,6 +9,7 @@ import copy
 import gc
 import inspect
 import pickle
+import sys
 import threading
 import time
 import weakref
@@ -360,6 +361,10 @@ def test_an_await_that_is_cancelled_leaves_no_callback(stream, block):
     assert asyncio.run(main()) == []
 
 
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(),
+    reason="without the GIL, objects of another thread are freed later",
+)
 def test_an_awaited_exception_is_in_no_cycle(stream, block):
     class Local:
         pass
