@@ -14,7 +14,7 @@ from . import _C
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
 
 class StreamFuture(_C.FutureBase, Future[Any]):
@@ -62,6 +62,8 @@ class StreamFuture(_C.FutureBase, Future[Any]):
         # ends if the callable raises StopIteration.
         from asyncio import CancelledError, get_running_loop
 
+        from ._waiting import drop_callback
+
         loop = get_running_loop()
         done = loop.create_future()
 
@@ -92,15 +94,6 @@ class StreamFuture(_C.FutureBase, Future[Any]):
             "settles the original alone; pass on the Future itself within "
             "this process, or its result()"
         )
-
-
-def drop_callback(future: Any, callback: Callable[[Any], object]) -> None:
-    """Remove a callback from a Future that is not done."""
-    with future._condition:
-        # Do not change the list of a done Future: another thread may be
-        # calling its callbacks.
-        if not future.done() and callback in future._done_callbacks:
-            future._done_callbacks.remove(callback)
 
 
 def log_callback(future: StreamFuture, error: Exception) -> None:

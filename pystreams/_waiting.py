@@ -10,7 +10,7 @@ from . import _C
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from concurrent.futures import Future
     from typing import Any, Generic, TypeVar
 
@@ -46,6 +46,15 @@ class DoneAndNotDone(tuple["set[_W]", "set[_W]"], Generic[_W]):
 
     def __repr__(self) -> str:
         return f"DoneAndNotDone(done={self.done}, not_done={self.not_done})"
+
+
+def drop_callback(future: Any, callback: Callable[[Any], object]) -> None:
+    """Remove a callback from a Future that is not done."""
+    with future._condition:
+        # Do not change the list of a done Future: another thread may be
+        # calling its callbacks.
+        if not future.done() and callback in future._done_callbacks:
+            future._done_callbacks.remove(callback)
 
 
 def _check(function: str, objects: Iterable[_W]) -> list[_W]:
@@ -159,8 +168,6 @@ class Registered(Generic[_W]):
         return [left.pop(token) for token, _ in messages if token in left]
 
     def close(self) -> None:
-        if self._callbacks:
-            from ._futures import drop_callback
         while self._callbacks:
             future, callback = self._callbacks[-1]
             drop_callback(future, callback)

@@ -913,7 +913,7 @@ ps_block_unref(struct ps_block *block)
         ps_uses_record(block);
         retire(block);
     }
-    sweep(device->runtime, NULL, LOOKED_AT, unpin);
+    sweep(device->runtime, NULL, unpin ? SIZE_MAX : LOOKED_AT, unpin);
     return status;
 }
 

@@ -5,6 +5,7 @@
 
 #include "args.h"
 #include "backends.h"
+#include "buffer.h"
 #include "device.h"
 #include "enqueue.h"
 #include "errors.h"
@@ -361,6 +362,9 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     if (status != PS_ERROR_NOT_KNOWN) {
         if (status == PS_SUCCESS) {
             event_reached(event);
+        }
+        if (ps_memory_has_retired(&event->runtime->memory)) {
+            memory_settle(event->runtime);
         }
         return none_or_raise(event->runtime, "Event.synchronize", status);
     }

@@ -1,5 +1,6 @@
 """pin(): host memory that exists, pinned for as long as anything uses it."""
 
+import contextlib
 import gc
 import mmap
 import threading
@@ -121,6 +122,38 @@ def test_an_allocation_unpins_nothing(pinning, memory):
             memory.append(1)
     other.synchronize()
     memory.append(1)
+
+
+@pytest.mark.unscheduled
+def test_a_wait_for_a_known_event_unpins(pinning, memory):
+    stream = pinning.stream()
+    device = pinning.empty(256)
+    pinning.synchronize()
+    with pinning.hold(stream):
+        block = pin(pinning, memory)
+        device.copy_(block, non_blocking=True, stream=stream)
+        event = stream.record_event()
+        block.close()
+    wait_until(event.query)
+    event.synchronize()
+    memory.append(1)
+
+
+@pytest.mark.unscheduled
+def test_unpinned_at_once_beside_many_busy_streams(pinning, memory):
+    """Each busy stream has memory that was dropped."""
+    streams = [pinning.stream() for _ in range(30)]
+    block = pin(pinning, memory)
+    with contextlib.ExitStack() as stack:
+        if not pinning.on_engine:
+            pytest.skip(f"{pinning}: the driver unpins only after all work")
+        for stream in streams:
+            stack.enter_context(pinning.hold(stream))
+            part = pinning.empty(64)
+            part.record_stream(stream)
+            part.close()
+        block.close()
+        memory.append(1)
 
 
 def test_unpinned_after_work_that_others_declared(pinning, memory):

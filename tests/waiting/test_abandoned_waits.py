@@ -126,3 +126,19 @@ def test_a_future_that_is_done_keeps_no_waiter(backend, how, monkeypatch):
     # The callback ends in a moment.
     (waiter,) = waiters
     wait_until(lambda: waiter() is None)
+
+
+LEFT_AT_THE_END = """
+import concurrent.futures
+import pystreams
+pending, done = (concurrent.futures.Future() for _ in range(2))
+done.set_result(1)
+left = iter(pystreams.as_completed([pending, done]))
+next(left)
+"""
+
+
+def test_left_at_the_end_of_the_program(run_python):
+    """The interpreter ends the generator when it can import nothing more."""
+    done = run_python(LEFT_AT_THE_END)
+    assert (done.returncode, done.stderr) == (0, "")
