@@ -900,8 +900,8 @@ ps_block_unref(struct ps_block *block)
         ps_export_remove(&block->share->base);
     }
     ps_status status = PS_SUCCESS;
-    bool unpin = block->registered;
     block->uses = ps_uses_prune(block->uses, &status);
+    bool unpin = block->registered && block->uses == NULL;
     if (block->uses == NULL) {
         /* If possible, finish the block now instead of in a later sweep,
          * because the owner of a borrowed block may need the memory back at
@@ -909,7 +909,6 @@ ps_block_unref(struct ps_block *block)
         status = ps_first_failure(status, finish(block, false));
     }
     else {
-        unpin = false;
         ps_uses_record(block);
         retire(block);
     }

@@ -68,31 +68,30 @@ def test_dropped_pinned_memory_waits_for_no_work(pinning, stream):
     _C.empty_host_cache(pinning.type)
 
 
+def reserved(backend):
+    """Return the bytes of pinned memory in use or kept for reuse."""
+    return _C.host_memory_stats(backend.type)["reserved_bytes.current"]
+
+
 def test_growing_pinned_memory_leaves_little(pinning):
     """Each request is larger than the block that the one before has left."""
-
-    def reserved():
-        stats = _C.host_memory_stats(pinning.type)
-        return stats["reserved_bytes.current"]
-
     _C.empty_host_cache(pinning.type)
-    before = reserved()
+    before = reserved(pinning)
     for nbytes in range(4096, 1 << 21, 4096):
         pinning.empty(nbytes, pin_memory=True).close()
-    assert reserved() - before <= 7 << 21
+    assert reserved(pinning) - before <= 7 << 21
     _C.empty_host_cache(pinning.type)
-    assert reserved() <= before
+    assert reserved(pinning) <= before
 
 
 @pytest.mark.unscheduled
 def test_short_of_device_memory_frees_no_pinned_memory(cuda):
     """It would not help, and on a GPU it would wait for all work."""
     cuda.empty(1 << 20, pin_memory=True).close()
-    before = _C.host_memory_stats(cuda.type)["reserved_bytes.current"]
+    before = reserved(cuda)
     with cuda.hold(cuda.stream()), pytest.raises(pystreams.OutOfMemoryError):
         cuda.empty(2**60)
-    after = _C.host_memory_stats(cuda.type)["reserved_bytes.current"]
-    assert after == before > 0
+    assert reserved(cuda) == before > 0
 
 
 def test_a_finalizer_behind_a_callable_may_ask_for_memory(backend, stream):

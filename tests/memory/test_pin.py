@@ -22,6 +22,14 @@ def memory():
     return Memory(range(256))
 
 
+@pytest.fixture
+def device(pinning):
+    """Memory of a device, whose allocation is done."""
+    block = pinning.empty(256)
+    pinning.synchronize()
+    return block
+
+
 def pin(backend, memory):
     return pystreams.pin(memory, device=backend.device())
 
@@ -84,14 +92,17 @@ def test_the_exporter_lives_as_long(pinning):
     assert alive() is None
 
 
-def test_unpinned_after_the_work_that_uses_it(pinning, memory):
+def copy_and_drop(pinning, memory, device, stream):
+    """Pin the memory, queue a copy of it, and drop the Buffer."""
+    block = pin(pinning, memory)
+    device.copy_(block, non_blocking=True, stream=stream)
+    block.close()
+
+
+def test_unpinned_after_the_work_that_uses_it(pinning, memory, device):
     stream = pinning.stream()
-    device = pinning.empty(256)
-    pinning.synchronize()
     with pinning.hold(stream):
-        block = pin(pinning, memory)
-        device.copy_(block, non_blocking=True, stream=stream)
-        block.close()
+        copy_and_drop(pinning, memory, device, stream)
         gc.collect()
         assert is_pinned(pinning, memory)
         with pytest.raises(BufferError):
@@ -104,16 +115,12 @@ def test_unpinned_after_the_work_that_uses_it(pinning, memory):
 
 
 @pytest.mark.unscheduled
-def test_an_allocation_unpins_nothing(pinning, memory):
+def test_an_allocation_unpins_nothing(pinning, memory, device):
     """CUDA unpins memory only after all work, for which the thread that
     allocates may have to do something."""
     stream, other = pinning.stream(), pinning.stream()
-    device = pinning.empty(256)
-    pinning.synchronize()
     with pinning.hold(stream):
-        block = pin(pinning, memory)
-        device.copy_(block, non_blocking=True, stream=stream)
-        block.close()
+        copy_and_drop(pinning, memory, device, stream)
     wait_until(stream.query)
     # Not by is_pinned(), because pin() unpins what is no longer used.
     with pinning.hold(other):
@@ -125,15 +132,11 @@ def test_an_allocation_unpins_nothing(pinning, memory):
 
 
 @pytest.mark.unscheduled
-def test_a_wait_for_a_known_event_unpins(pinning, memory):
+def test_a_wait_for_a_known_event_unpins(pinning, memory, device):
     stream = pinning.stream()
-    device = pinning.empty(256)
-    pinning.synchronize()
     with pinning.hold(stream):
-        block = pin(pinning, memory)
-        device.copy_(block, non_blocking=True, stream=stream)
+        copy_and_drop(pinning, memory, device, stream)
         event = stream.record_event()
-        block.close()
     wait_until(event.query)
     event.synchronize()
     memory.append(1)

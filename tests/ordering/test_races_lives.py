@@ -5,7 +5,6 @@ used again."""
 
 import asyncio
 import concurrent.futures
-import sys
 import threading
 import time
 from functools import partial
@@ -13,6 +12,7 @@ from functools import partial
 import pytest
 from captures import Capture, replay
 from deadlines import LONG
+from gil import FREE
 
 import pystreams
 from pystreams import races
@@ -290,7 +290,7 @@ def test_the_line_that_a_callable_misses(three, pair):
 
 
 @pytest.mark.skipif(
-    not getattr(sys, "_is_gil_enabled", lambda: True)(),
+    FREE,
     reason="without the GIL, variables of other threads may not be read",
 )
 def test_the_names_for_a_callable_are_those_of_another_thread(three):

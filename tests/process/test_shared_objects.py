@@ -5,11 +5,11 @@ import collections
 import concurrent.futures
 import ctypes
 import gc
-import sys
 import weakref
 
 import pytest
 from deadlines import wait_until
+from gil import FREE
 from producers import TENSOR, Tensor, table_of
 from together import together
 
@@ -20,7 +20,6 @@ from pystreams.cuda._graphs import Graph
 
 TABLE = table_of(pystreams.Buffer)
 # Without the GIL, the threads really run at the same time.
-FREE = not getattr(sys, "_is_gil_enabled", lambda: True)()
 THREADS = 64 if FREE else 8
 ROUNDS = 20 if FREE else 3
 REFUSALS = (

@@ -7,13 +7,13 @@ import sys
 import threading
 
 import pytest
+from gil import FREE
 from together import together
 
 import pystreams
 from pystreams import _C, races, schedules, trace
 from pystreams.cuda import _gpu_trace
 
-FREE = not getattr(sys, "_is_gil_enabled", lambda: True)()
 THREADS = 64 if FREE else 8
 ROUNDS = 40 if FREE else 10
 

@@ -3,14 +3,13 @@ says."""
 
 import os
 import random
-import sys
 
+from gil import FREE
 from places import SUPPORT
 
 PROGRAM = SUPPORT / "stress.py"
 SECONDS = os.environ.get("PYSTREAMS_STRESS", "1.5")
 # Without the GIL, the threads really run at the same time.
-FREE = not getattr(sys, "_is_gil_enabled", lambda: True)()
 THREADS = "64" if FREE else "8"
 
 

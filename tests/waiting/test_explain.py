@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import re
-import sys
 import threading
 import time
 from itertools import pairwise
@@ -11,6 +10,7 @@ from textwrap import dedent
 import pytest
 from captures import Capture
 from deadlines import LONG, wait_until
+from gil import FREE
 
 import pystreams
 from pystreams import Stream, cuda, explain, schedules
@@ -73,11 +73,10 @@ def pair(engine, blocker):
 
 # Without the GIL, no thread can be stopped so that another one sees the line
 # that it runs.
-GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 LOAD = (
     "load ({} 0x) has 2 operations; the first is callable read_chunk "
     "(test_explain.py), which has run for T"
-) + " and is at test_explain.py in read_chunk" * GIL
+) + " and is at test_explain.py in read_chunk" * (not FREE)
 COPY = (
     "copy ({} 0x) has 2 operations; the first waits for an event recorded on "
     "load ({} 0x), which "
@@ -326,7 +325,7 @@ def test_a_result_of_a_schedule_is_a_wait(engine):
     with schedules.run("late"):
         text = engine.stream().submit(explain).result(LONG)
     assert "MainThread has waited for" in text
-    assert "in Future.result" + " at test_explain.py" * GIL in text
+    assert "in Future.result" + " at test_explain.py" * (not FREE) in text
 
 
 def test_asked_while_all_changes(engine):

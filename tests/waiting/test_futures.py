@@ -9,7 +9,6 @@ import copy
 import gc
 import inspect
 import pickle
-import sys
 import threading
 import time
 import weakref
@@ -17,6 +16,7 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 
 import pytest
 from deadlines import LONG, wait_until
+from gil import FREE
 
 from pystreams._futures import StreamFuture
 
@@ -362,7 +362,7 @@ def test_an_await_that_is_cancelled_leaves_no_callback(stream, block):
 
 
 @pytest.mark.skipif(
-    not getattr(sys, "_is_gil_enabled", lambda: True)(),
+    FREE,
     reason="without the GIL, objects of another thread are freed later",
 )
 def test_an_awaited_exception_is_in_no_cycle(stream, block):
