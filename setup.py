@@ -13,6 +13,10 @@ Switches, read from the environment:
                       default with PYSTREAMS_SANITIZE address or thread
   PYSTREAMS_DEBUG     1: no optimization, debug information
   PYSTREAMS_WERROR    1: warnings are errors
+  PYSTREAMS_URL       the address of the project's repository on GitHub or
+                      another host with the same paths.  With it, a package has
+                      the project's URLs, and the links of its description lead
+                      to the repository
 """
 
 import importlib.util
@@ -166,6 +170,34 @@ def bill_of_materials(name, version, cuda):
     }
 
 
+def project_urls(repository):
+    """Return the URLs that a package index lists; none without a
+    repository."""
+    if not repository:
+        return {}
+    files = f"{repository}/blob/HEAD"
+    return {
+        "Source": repository,
+        "Documentation": f"{files}/docs/guide.md",
+        "Changelog": f"{files}/CHANGELOG.md",
+        "Issues": f"{repository}/issues",
+    }
+
+
+def description(readme, repository):
+    """Return the readme, with links that work outside the repository."""
+    if not repository:
+        return readme
+
+    def absolute(link):
+        kind = "raw" if link[1] else "blob"
+        return f"{link[1]}[{link[2]}]({repository}/{kind}/HEAD/{link[3]})"
+
+    # Neither an address nor a heading of the page.
+    relative = r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)"
+    return re.sub(relative, absolute, readme)
+
+
 class BuildExt(build_ext):
     def run(self):
         super().run()
@@ -305,7 +337,13 @@ class BdistWheel(bdist_wheel):
 
 # Tests import this file, to look for a toolkit as the build does.
 if __name__ == "__main__":
+    repository = os.environ.get("PYSTREAMS_URL", "").rstrip("/")
     setup(
+        long_description=description(
+            Path("README.md").read_text(), repository
+        ),
+        long_description_content_type="text/markdown",
+        project_urls=project_urls(repository),
         cmdclass={
             "build_ext": BuildExt,
             "build_py": BuildPy,

@@ -1,7 +1,7 @@
 """What a call costs on many threads at once, each with a stream of its own.
 
     python benchmarks/threads.py [--device TYPE] [--peer] [--seconds S]
-                                 [--call NAME]
+                                 [--runs N] [--call NAME]
 
 The calls are record, record of an event with timing, wait and query, on 1 to
 64 threads.  For each, prints the nanoseconds that the call takes its thread,
@@ -12,8 +12,9 @@ with the GIL, the ratio is about the number of threads.  The call `nothing`, an
 empty lambda, shows how much of the ratio is the processor's: its cores are
 slower when all of them work.
 
---peer does the same with cuda.core, in turn with pystreams, and prints the
-ratio of the two medians.
+--peer does the same with cuda.core, in turn with pystreams.  The last column
+is the median of the ratios of two runs that came one after the other; each
+library comes first in half of them.
 
 Each call is measured in a process of its own, since the driver may be slower
 after a million calls of another kind.
@@ -31,7 +32,6 @@ from functools import partial
 import pystreams
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
-RUNS = 25
 CALLS = ("nothing", "record", "timed", "wait", "query")
 # How many calls a thread makes between two readings of the clock.
 BATCH = 200
@@ -107,22 +107,25 @@ def describe():
     )
 
 
-def measure(name, device, libraries, seconds):
+def measure(name, device, libraries, options):
     alone = {}
     for count in COUNTS:
         print(f"{name:8}{count:8}", end="")
         costs = {library: [] for library in libraries}
-        for _ in range(RUNS):
-            for library, make in libraries.items():
-                call = partial(make, name, device)
-                costs[library].append(run(call, count, seconds))
+        order = list(libraries)
+        for _ in range(options.runs):
+            for library in order:
+                call = partial(libraries[library], name, device)
+                costs[library].append(run(call, count, options.seconds))
+            order.reverse()
         medians = {k: statistics.median(v) for k, v in costs.items()}
         for library, cost in medians.items():
             ratio = cost / alone.setdefault(library, cost)
             print(f"{cost:12.0f}{ratio:8.2f}", end="")
-        if "cuda.core" in medians:
-            ratio = medians["pystreams"] / medians["cuda.core"]
-            print(f"{ratio:10.2f}", end="")
+        if options.peer:
+            pairs = zip(*costs.values(), strict=True)
+            ratio = statistics.median(ours / theirs for ours, theirs in pairs)
+            print(f"{ratio:10.3f}", end="")
         print(flush=True)
 
 
@@ -133,6 +136,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--seconds", type=float, default=0.04)
+    parser.add_argument("--runs", type=int, default=25)
     parser.add_argument("--call", choices=CALLS)
     options = parser.parse_args()
     device = pystreams.device(options.device, 0)
@@ -140,7 +144,7 @@ def main():
     if options.peer:
         libraries["cuda.core"] = prepare_peer
     if options.call is not None:
-        measure(options.call, device, libraries, options.seconds)
+        measure(options.call, device, libraries, options)
         return
     print(f"{describe()}, device {device}")
     print(f"{'call':8}{'threads':>8}", end="")
