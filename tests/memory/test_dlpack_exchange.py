@@ -525,9 +525,13 @@ def test_table_of_an_older_version():
     assert (older.asked, newest.asked) == ([producer], [])
 
 
+# A capsule keeps the address of its name, not the name.
+NAME = b"another"
+
+
 @pytest.mark.parametrize(
     "attribute",
-    [None, 4096, new(4096, b"another", None)],
+    [None, 4096, new(4096, NAME, None)],
     ids=["None", "an int", "another capsule"],
 )
 def test_attribute_that_is_no_table(attribute):
