@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 from collections import deque
 from itertools import islice
 from keyword import iskeyword
@@ -140,3 +141,24 @@ def as_written(
         if type(value) is int and value == int(index):
             return f"{container}[{name}]"
     return expression
+
+
+def name_in_package(path: str, variables: Mapping[str, object]) -> str | None:
+    """Return the code by which the variables lead to a path of this package.
+
+    For "cuda.default_stream(0)", this is "torch.cuda.default_stream(0)" if the
+    variable `torch` is this package, and "default_stream(0)" if the variable
+    `default_stream` is that function.  None if no variable leads there.
+    """
+    attributes, parenthesis, arguments = path.partition("(")
+    value: Any = sys.modules[__package__]
+    ways = [value]
+    for attribute in attributes.split("."):
+        ways.append(value := getattr(value, attribute))
+    rest = ["", *attributes.split(".")]
+    for index in reversed(range(len(ways))):
+        for name in list(variables):
+            if _is_name(name) and variables.get(name) is ways[index]:
+                code = ".".join([name, *rest[index + 1 :]])
+                return code + parenthesis + arguments
+    return None

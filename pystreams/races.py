@@ -39,9 +39,9 @@ from itertools import chain
 from traceback import walk_stack
 from typing import Any
 
-from . import _C
+from . import _C, accelerator, cuda
 from ._C import Event, Stream
-from ._expressions import as_written, expressions
+from ._expressions import as_written, expressions, name_in_package
 from ._names import (
     PER_THREAD,
     is_thread_stream,
@@ -51,7 +51,7 @@ from ._names import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     Action = str | Callable[["Race"], object]
     Place = tuple[str, int, str]  # file, line and function
@@ -383,6 +383,7 @@ def _missing(
         # A race without the program's names is better than none.
         named = _Named({}, None, ChainMap(), "")
     comments: dict[str, list[str]] = {}
+    unbound: list[str] = []
 
     def name(operation: Operation) -> str:
         assert operation.stream is not None
@@ -390,12 +391,19 @@ def _missing(
         text, where = named.streams.get(stream, ("", ""))
         if where:
             comments.setdefault(f"in {where}", []).append(text)
-        elif not text and operation.stream_name is not None:
+            return text
+        if text:
+            return as_written(text, named.visible, named.filename)
+        text, is_visible = _unnamed(stream, named.visible)
+        if operation.stream_name is not None:
             meaning = f'the stream named "{operation.stream_name}"'
-            comments.setdefault(meaning, []).append(hex(stream[2]))
-        elif text:
-            text = as_written(text, named.visible, named.filename)
-        return text or _handle(stream)
+            handle = hex(stream[2])
+            comments.setdefault(meaning, []).append(
+                handle if handle in text else text
+            )
+        if not is_visible:
+            unbound.append(text)
+        return text
 
     waiting = name(two) if two.stream else None
     event = named.event
@@ -413,6 +421,8 @@ def _missing(
         method = "wait_event" if event else "wait_stream"
         code = f"{waiting}.{method}({waited})"
     lines = [f"# {', '.join(texts)}: {m}" for m, texts in comments.items()]
+    if unbound:
+        lines.append("# needs: import pystreams")
     return "\n".join([*lines, code])
 
 
@@ -422,11 +432,31 @@ def _callers(stream: tuple[str, int, int]) -> tuple[str, int, int]:
     return (kind, index, PER_THREAD) if is_thread_stream(handle) else stream
 
 
-def _handle(stream: tuple[str, int, int]) -> str:
+def _default_stream(stream: Handle) -> str | None:
+    """Return the path of the package's call that returns this default stream,
+    or None if there is none."""
     kind, index, handle = stream
-    if (kind, handle) == ("cuda", 0):
-        return f"pystreams.cuda.default_stream({index})"
-    return f'pystreams.ExternalStream({hex(handle)}, "{kind}:{index}")'
+    default = f"default_stream({index})"
+    if kind == "cuda" and cuda.default_stream(index).native_handle == handle:
+        return f"cuda.{default}"
+    current = accelerator.current_accelerator()
+    if current is None or current.type != kind:
+        return None
+    found = accelerator.default_stream(index).native_handle == handle
+    return f"accelerator.{default}" if found else None
+
+
+def _unnamed(
+    stream: Handle, visible: Mapping[str, object]
+) -> tuple[str, bool]:
+    """Return code for a stream for which the program has no name, and whether
+    it uses only names that are visible."""
+    kind, index, handle = stream
+    path = _default_stream(stream)
+    if path is None:
+        path = f'ExternalStream({hex(handle)}, "{kind}:{index}")'
+    code = name_in_package(path, visible)
+    return (code or f"pystreams.{path}"), code is not None
 
 
 def _operation(view: tuple[Any, ...]) -> Operation:

@@ -13,7 +13,7 @@ from captures import Capture, replay
 from deadlines import LONG, wait_until
 
 import pystreams
-from pystreams import races
+from pystreams import accelerator, races
 from pystreams.cuda._graphs import Graph
 from pystreams.races import Race, RaceError
 
@@ -901,7 +901,9 @@ def test_a_search_for_names_that_fails(two, found):
         f'pystreams.ExternalStream({handle:#x}, "{memory.device}")'
         for handle in streams
     )
-    assert race.missing == f"{second}.wait_stream({first})"
+    assert race.missing == (
+        f"# needs: import pystreams\n{second}.wait_stream({first})"
+    )
     del strange
 
 
@@ -1020,20 +1022,45 @@ def test_an_event_that_comes_after_by_another_stream(two, found):
     assert events
 
 
-def test_a_default_stream_without_a_name(two, found):
-    device, b, memory = two.x.device, two.b, two.x
-    del two
-    memory.fill_(1, stream=pystreams.ExternalStream(0, device))
-    memory.fill_(2, stream=b)
+# How a program may import what leads to a default stream.
+IMPORTS = {
+    "the package": ("import pystreams", "pystreams."),
+    "another name": ("import pystreams as torch", "torch."),
+    "a module": (
+        "from pystreams import ExternalStream, accelerator, cuda",
+        "",
+    ),
+    "nothing": ("from pystreams import Stream", None),
+}
+
+
+@pytest.mark.parametrize("imports", IMPORTS)
+def test_a_default_stream_without_a_name(backend, found, imports):
+    """The report names it as the program can, and says if it needs an import
+    for that."""
+    statement, prefix = IMPORTS[imports]
+    device = backend.device()
+    if device.type == "cuda":
+        default = f"cuda.default_stream({device.index})"
+    elif device.type == accelerator.current_accelerator().type:
+        default = f"accelerator.default_stream({device.index})"
+    else:
+        default = f'ExternalStream(0x0, "{device}")'
+    variables = {"memory": backend.empty(SIZE), "b": backend.stream()}
+    backend.synchronize()
+    exec(statement, variables)
+    # The default stream is current.
+    exec("memory.fill_(1); memory.fill_(2, stream=b)", variables)
     (race,) = found
-    default = (
-        f"pystreams.cuda.default_stream({device.index})"
-        if device.type == "cuda"
-        else f'pystreams.ExternalStream(0x0, "{device}")'
-    )
-    assert race.missing == f"b.wait_stream({default})"
-    exec(race.missing)
-    memory.fill_(2, stream=b)
+    if prefix is None:
+        comment, _, code = race.missing.partition("\n")
+        assert comment == "# needs: import pystreams"
+        assert code == f"b.wait_stream(pystreams.{default})"
+        exec("import pystreams", variables)
+    else:
+        assert race.missing == f"b.wait_stream({prefix}{default})"
+    exec(race.missing, variables)
+    exec("memory.fill_(2, stream=b)", variables)
     assert len(found) == 1
 
 
