@@ -14,6 +14,7 @@
 
 #include "args.h"
 #include "buffer.h"
+#include "captured.h"
 #include "current.h"
 #include "enqueue.h"
 #include "errors.h"
@@ -174,6 +175,42 @@ capture_staged(struct ps_stream *stream, struct span *to, struct span *from)
         stream_wrap(NULL, ps_stream_ref(stream))));
 }
 
+/* Whether a copy may still be pending after a wait for it that returned this
+ * status: a signal handler or a schedule has ended the wait, or a capture of
+ * the stream, which began after the copy was queued, has prevented it. */
+static bool
+may_be_pending(ps_status status)
+{
+    return status == PS_RAISED || status == PS_ERROR_DEADLOCK ||
+           (status >= PS_ERROR_CAPTURE_UNSUPPORTED &&
+            status <= PS_ERROR_CAPTURE_WRONG_THREAD);
+}
+
+/* Keep the memory of a copy that may still be pending until it is done. */
+static void
+keep_pending(struct transfer *transfer, struct span *to, struct span *from)
+{
+    struct ps_stream *stream = transfer->stream;
+    if (device_of(to)->runtime != device_of(from)->runtime ||
+        ps_stream_is_captured(stream)) {
+        /* Marking the blocks as used by the stream would keep alive only the
+         * block of the stream's own backend, and during a capture only until
+         * the graph is reset.  So take a reference to each, and never drop
+         * it. */
+        ps_block_ref(to->block);
+        ps_block_ref(from->block);
+        return;
+    }
+    WITHOUT_GIL({
+        if (begin_use(transfer) == PS_SUCCESS) {
+            end_use(transfer);
+        }
+        else {
+            ps_stream_synchronize(stream, NULL);
+        }
+    });
+}
+
 static int
 run_copy(struct transfer *transfer, struct span *to, struct span *from,
          enum waiting waiting)
@@ -211,25 +248,11 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     imply_end();
     if (status == PS_SUCCESS && wait) {
         status = imply_wait_for(&work);
-        if (status == PS_RAISED || status == PS_ERROR_DEADLOCK) {
-            /* A signal handler or a schedule ended the wait, but the copy is
-             * still pending. */
-            if (!own) {
-                /* The blocks belong to two backends.  Marking them as used by
-                 * the stream would keep alive only the block of the stream's
-                 * own backend.  So take a reference to each, and never drop
-                 * it. */
-                ps_block_ref(to->block);
-                ps_block_ref(from->block);
-            }
-            WITHOUT_GIL({
-                if (begin_use(transfer) == PS_SUCCESS) {
-                    end_use(transfer);
-                }
-                else {
-                    ps_stream_synchronize(transfer->stream, NULL);
-                }
-            });
+        if (may_be_pending(status)) {
+            keep_pending(transfer, to, from);
+        }
+        else if (status == PS_SUCCESS && check_captured(&work) < 0) {
+            status = PS_RAISED;
         }
     }
     return zero_or_raise_on(transfer->stream, "a copy", status);
@@ -445,7 +468,10 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
         return 0;
     }
     work.stream = work.event != NULL ? NULL : user;
-    return zero_or_raise_on(user, work.operation, imply_wait_for(&work));
+    ps_status status = imply_wait_for(&work);
+    return status == PS_SUCCESS
+               ? check_captured(&work)
+               : zero_or_raise_on(user, work.operation, status);
 }
 
 int

@@ -410,8 +410,7 @@ wait_for_work(const struct work *work, int64_t timeout_ns)
     blocked_end(&blocked);
     timeline_waited(slice);
     memory_settle(work->device->runtime);
-    return status == PS_SUCCESS && check_captured(work) < 0 ? PS_RAISED
-                                                            : status;
+    return status;
 }
 
 PyObject *
@@ -419,7 +418,7 @@ waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
 {
     ps_status status = wait_for_work(work, timeout_ns);
     if (status == PS_SUCCESS) {
-        Py_RETURN_NONE;
+        return none_unless_raised(check_captured(work));
     }
     if (status == PS_ERROR_TIMED_OUT) {
         struct named_operation named;

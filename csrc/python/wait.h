@@ -68,7 +68,8 @@ timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
 
 /* Wait for the work, with the GIL released.  Returns PS_ERROR_TIMED_OUT if the
  * work is not done after timeout_ns.  Signal handlers run during the wait if
- * the backend can end a wait early, or if there is a timeout. */
+ * the backend can end a wait early, or if there is a timeout.  After success,
+ * the caller must call check_captured. */
 ps_status wait_for_work(const struct work *work, int64_t timeout_ns);
 
 /* As wait_for_work, for a method or function of Python.  Returns None; NULL
