@@ -59,7 +59,8 @@ static struct {
     /* The number of threads that will run no more callables but still have a
      * Python thread state. */
     int leaving;
-    /* The number of callables that are running. */
+    /* The number of callables that are running, or whose Futures' callbacks
+     * are. */
     int running;
     /* The number of calls of advance_awaited since a thread entered the loop
      * there; 0 if no thread is in that loop. */
@@ -393,12 +394,20 @@ open_gate(struct worker *self, struct job *job)
     self->coming = false;
     pthread_mutex_lock(&queue.mutex);
     count_locked(job, -1);
+    pthread_mutex_unlock(&queue.mutex);
+    report_cleanup(device->runtime, device, "opening a gate", status);
+}
+
+/* Count a callable that a thread has taken as ended. */
+static void
+count_ended(void)
+{
+    pthread_mutex_lock(&queue.mutex);
     queue.running--;
     if (queue.closed) {
         pthread_cond_broadcast(&queue.ended);
     }
     pthread_mutex_unlock(&queue.mutex);
-    report_cleanup(device->runtime, device, "opening a gate", status);
 }
 
 static void
@@ -595,6 +604,9 @@ run(struct worker *self, struct job *job)
     if (generation != ps_generation()) {
         end_child(NULL);
     }
+    /* Only now, because the end of the program also waits for the callbacks of
+     * the Future. */
+    count_ended();
     advance_awaited();
     end_turn();
     if (self->replaced) {
@@ -930,8 +942,8 @@ cancel_pending(void)
     }
 }
 
-/* Wait until no callable is running and no thread is leaving, for at most
- * timeout_ns.  Returns whether no callable is running.  Called with the GIL
+/* Wait until no callable or callback is running and no thread is leaving, for
+ * at most timeout_ns.  Returns whether none is running.  Called with the GIL
  * released. */
 static bool
 wait_for_running(int64_t timeout_ns)

@@ -325,6 +325,19 @@ def last():
     ]
 
 
+@pytest.mark.parametrize("waits", ["pass", "future.result()"])
+def test_the_program_waits_for_callbacks(run, waits):
+    code = f"""
+def slow(future):
+    time.sleep(0.3)
+    print("called back")
+future = stream.submit(time.sleep, 0.05)
+future.add_done_callback(slow)
+{waits}
+"""
+    assert run(code) == "called back\n"
+
+
 @pytest.mark.unscheduled
 def test_a_running_one_that_waits_for_a_pending_one_at_exit(run):
     """The running callable ends, because the pending one is cancelled.  So the
