@@ -306,7 +306,8 @@ seconds_since(int64_t since_ns)
 /* Returns a new reference to the innermost frame of a thread.  `state` must be
  * NULL or the state of a thread that has not ended.  Returns None if `state`
  * is NULL or the thread has no frame.  Always returns None on a free-threaded
- * interpreter, because the thread may be running there. */
+ * interpreter, because the thread may be running there, and at the end of the
+ * interpreter, which frees the states of threads that go on waiting. */
 static PyObject *
 frame_of(PyThreadState *state)
 {
@@ -314,7 +315,9 @@ frame_of(PyThreadState *state)
 #ifdef Py_GIL_DISABLED
     (void)state;
 #else
-    frame = state != NULL ? (PyObject *)PyThreadState_GetFrame(state) : NULL;
+    if (state != NULL && !is_finalizing()) {
+        frame = (PyObject *)PyThreadState_GetFrame(state);
+    }
 #endif
     return frame != NULL ? frame : Py_NewRef(Py_None);
 }

@@ -1015,7 +1015,7 @@ Future_result(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         PyErr_SetObject((PyObject *)Py_TYPE(self->exception), self->exception);
         return NULL;
     }
-    return Py_NewRef(self->result);
+    return get_result(op, NULL);
 }
 
 static PyObject *

@@ -425,3 +425,40 @@ def test_default_streams_of_two_emulations(blocker):
             assert len(explain().splitlines()) == 1
         blocker.go()
         left.synchronize()
+
+
+AT_THE_END = """
+import os, sys, threading, time
+import pystreams
+from pystreams import _C
+
+stream = pystreams.Stream()
+_C.sleep(stream.device_type, 60_000_000_000, stream)
+local = threading.local()
+
+pystreams.explain()  # so that it imports nothing at the end
+
+class Explains:
+    def __del__(self):
+        assert "has waited" in pystreams.explain()
+        os.write(1, b".")
+
+def waits():
+    local.explains = Explains()
+    stream.synchronize()
+
+for _ in range(4):
+    threading.Thread(target=waits, daemon=True).start()
+while len(_C.explain_threads()) < 4:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.unscheduled
+def test_when_python_frees_the_states_of_waiting_threads(run_python):
+    """At its end, Python frees the states of daemon threads one by one, and
+    with them what these threads alone refer to."""
+    env = {"PYTHONMALLOC": "debug"}
+    done = run_python(AT_THE_END, timeout=60, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip(".") == ""

@@ -449,3 +449,29 @@ def test_this_python_uses_futures_within_their_condition():
     assert unguarded(ast.parse(source)) == []
     bare = source.replace("with _AcquireFutures(fs):", "if fs:")
     assert set(unguarded(ast.parse(bare))) == {"as_completed", "wait"}
+
+
+def test_the_result_of_one_that_is_being_collected(backend, stream):
+    """A weak reference's callback may find a Future whose references the
+    garbage collector has cleared already."""
+    found, kept = [], []
+
+    def look(_):
+        futures = [o for o in gc.get_objects() if type(o) is StreamFuture]
+        found.extend(f.result() for f in futures if f.done())
+
+    def make():
+        # The collector does not know Buffers, so they die while it clears.
+        result = backend.empty(8)
+        kept.append(weakref.ref(result, look))
+        return result
+
+    futures = [stream.submit(make) for _ in range(6)]
+    stream.synchronize()
+    cycle = list(futures)
+    for future in futures:
+        # The collector clears a Future before its list.
+        future.cycle = [cycle]
+    del future, futures, cycle
+    gc.collect()
+    assert None in found
