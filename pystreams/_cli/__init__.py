@@ -178,6 +178,11 @@ def parser() -> Parser:
         "https://ui.perfetto.dev, .json for Chrome, .png or .svg (default: "
         "print a chart)",
     )
+    timeline.add_argument(
+        "--critical-path",
+        action="store_true",
+        help="print the chain of operations and waits that took the time",
+    )
     for command in (races, timeline):
         command.add_argument(
             "-m",
@@ -261,8 +266,11 @@ def run_timeline(options: argparse.Namespace) -> int:
         if os.getpid() != process:
             return
         recording.__exit__(None, None, None)
-        if options.output is None:
+        if options.critical_path:
+            print(found.critical_path(), flush=True)
+        elif options.output is None:
             print(found, flush=True)
+        if options.output is None:
             return
         try:
             found.save(options.output)
