@@ -24,7 +24,8 @@ struct captured {
     struct calls *calls;
     /* The job that Stream.submit has made.  The jobs of the launches are
      * copies of it.  This job has no stream, because a graph keeps no stream
-     * alive. */
+     * alive.  It has no Future either: an exception that the Future has raised
+     * may refer to the graph, and the graph must not keep itself alive. */
     struct job *job;
     struct ps_device *device;
     ps_handle stream;
@@ -304,7 +305,7 @@ capture_job(struct job *job)
 {
     struct ps_stream *stream = job->stream;
     const struct ps_backend *backend = stream->device->runtime->backend;
-    PyObject *future = Py_NewRef(job->future);
+    PyObject *future = job->future;
     struct ps_slice *slice = job->slice;
     uint64_t number;
     ps_status status;
@@ -336,6 +337,7 @@ capture_job(struct job *job)
     if (status == PS_SUCCESS) {
         job->stream = NULL;
         job->row = NULL;
+        job->future = NULL;
         end_adding(calls, captured);
         captured = NULL;
         /* Do not access the job any more: another thread may have dropped the
@@ -345,6 +347,7 @@ capture_job(struct job *job)
             ps_slice_drop(slice);
         }
         settle(future, exception);
+        Py_DECREF(future);
         result = 1;
     }
     else {
@@ -360,7 +363,6 @@ capture_job(struct job *job)
 end:
     PyMem_Free(captured);
     Py_XDECREF(exception);
-    Py_DECREF(future);
     return result;
 }
 

@@ -2,6 +2,7 @@
 and the next wait for the replay's stream raises what they raised."""
 
 import asyncio
+import contextlib
 import contextvars
 import ctypes
 import gc
@@ -305,6 +306,23 @@ def test_a_cycle_is_collected(backend, stream):
     del graph, callable
     gc.collect()
     assert dropped() is None
+
+
+def test_a_result_that_was_asked_for_keeps_no_graph(backend, stream):
+    """The exception's traceback refers to the function that has the graph."""
+    dropped = []
+
+    def ask():
+        graph = Graph(backend.type)
+        dropped.append(weakref.ref(graph))
+        with Capture(graph, stream):
+            future = stream.submit(int)
+        with contextlib.suppress(RuntimeError):
+            future.result()
+
+    ask()
+    gc.collect()
+    assert dropped[0]() is None
 
 
 def test_a_capture_that_fails_drops_it(backend, stream, graph):
