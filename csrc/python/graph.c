@@ -316,14 +316,17 @@ static void
 Graph_dealloc(PyObject *op)
 {
     GraphObject *self = (GraphObject *)op;
+    uint64_t number;
     ps_status status;
     PyObject_GC_UnTrack(op);
     if (self->graph != NULL && !is_finalizing()) {
         struct ps_device *device = self->graph->device;
-        if (self->calls != NULL && is_capturing_now(op)) {
-            note_end(op, calls_number(self->calls), PS_SUCCESS);
+        bool capturing = is_capturing_now(op);
+        WITHOUT_GIL(number = ps_graph_number(self->graph);
+                    status = ps_graph_destroy(self->graph));
+        if (capturing) {
+            note_end(op, number, PS_SUCCESS);
         }
-        WITHOUT_GIL(status = ps_graph_destroy(self->graph));
         report_cleanup(self->runtime, device, "dropping a graph", status);
     }
     Graph_clear(op);

@@ -1005,11 +1005,15 @@ def test_it_leaves_nothing_behind(engine, stream, graph, buffer):
             buffer.fill_(2)
             end()
         graph.reset()
-    other = Graph(engine.type)
-    with stream:
-        other.capture_begin()
-    del other
-    assert _captures._captures == {}
+    for cyclic in (False, True):
+        other = Graph(engine.type)
+        if cyclic:
+            other.itself = other
+        with stream:
+            other.capture_begin()
+        del other
+        gc.collect()
+        assert _captures._captures == {}
 
 
 def test_the_default_stream_of_a_thread_is_captured(backend):
