@@ -397,6 +397,28 @@ copy_keep(const struct ps_keep *from, struct ps_keep *to)
     return status;
 }
 
+/* Check that `number`, as the caller has found it, is the number of the
+ * graph's latest capture.  If it is 0, the caller has found no capture, so
+ * there is nothing for which it should try again. */
+static ps_status
+check_number_locked(const struct ps_graph *graph, uint64_t number,
+                    ps_status without)
+{
+    return graph->number == number ? PS_SUCCESS
+           : number == 0           ? without
+                                   : PS_ERROR_GRAPH_CHANGED;
+}
+
+/* Check that the graph still has the native graph of the capture with this
+ * number. */
+static ps_status
+check_source_locked(const struct ps_graph *graph, uint64_t number)
+{
+    return graph->native == 0
+               ? PS_ERROR_GRAPH_SOURCE
+               : check_number_locked(graph, number, PS_ERROR_GRAPH_SOURCE);
+}
+
 static ps_status
 check_update_locked(const struct ps_graph *graph, const struct ps_graph *other,
                     uint64_t number)
@@ -404,11 +426,9 @@ check_update_locked(const struct ps_graph *graph, const struct ps_graph *other,
     if (graph->native == 0 && graph->executable == 0) {
         return PS_ERROR_GRAPH_EMPTY;
     }
-    if (other->native == 0) {
-        return PS_ERROR_GRAPH_SOURCE;
-    }
-    if (other->number != number) {
-        return PS_ERROR_GRAPH_CHANGED;
+    ps_status status = check_source_locked(other, number);
+    if (status != PS_SUCCESS) {
+        return status;
     }
     if (graph->device != other->device) {
         return PS_ERROR_GRAPH_STREAM;
@@ -497,18 +517,15 @@ check_child_locked(const struct ps_graph *graph, const struct ps_graph *child,
     if (graph->origin == NULL) {
         return PS_ERROR_GRAPH_IDLE;
     }
-    if (child->native == 0) {
-        return PS_ERROR_GRAPH_SOURCE;
-    }
-    if (child->number != number) {
-        return PS_ERROR_GRAPH_CHANGED;
+    ps_status status = check_source_locked(child, number);
+    if (status != PS_SUCCESS) {
+        return status;
     }
     const struct ps_backend *backend = stream->device->runtime->backend;
     if (backend->capture_graph == NULL || backend->stream_capture == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
-    ps_status status =
-        PS_CALL(stream->device, stream_capture, stream->handle, &capture);
+    status = PS_CALL(stream->device, stream_capture, stream->handle, &capture);
     return status == PS_SUCCESS && (capture != graph->number ||
                                     stream->device != child->device)
                ? PS_ERROR_GRAPH_STREAM
@@ -668,8 +685,9 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     if (graph->native == 0 && graph->executable == 0) {
         return unlock(graph, PS_ERROR_GRAPH_EMPTY);
     }
-    if (graph->number != launch->number) {
-        return unlock(graph, PS_ERROR_GRAPH_CHANGED);
+    status = check_number_locked(graph, launch->number, PS_ERROR_GRAPH_EMPTY);
+    if (status != PS_SUCCESS) {
+        return unlock(graph, status);
     }
     struct ps_stream *stream = ps_current_stream(currents, graph->device);
     struct ps_stream *own = NULL, *before = NULL;

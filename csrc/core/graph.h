@@ -117,7 +117,8 @@ ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
  * native graph.  Instantiates `graph` if it has no executable.  After success,
  * `graph` also holds references to the objects that the work of `other` uses.
  * May block.  Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other`
- * has not kept its native graph; PS_ERROR_GRAPH_CHANGED if `other` was
+ * has not kept its native graph, or if the number is 0 because the caller
+ * knows of no capture; PS_ERROR_GRAPH_CHANGED if `other` was
  * captured again since the caller read its number; PS_ERROR_GRAPH_STREAM if
  * the two graphs were captured on different devices; PS_ERROR_GRAPH_UPDATE if
  * the graphs differ too much.  In the last case *difference says how they
@@ -138,9 +139,10 @@ ps_status ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
                              uint64_t number, struct ps_stream *stream);
 
 /* A launch and its callbacks.  The launch fails if `number` is not the number
- * of the graph's latest capture.  The callbacks of all launches of a graph are
- * called one after another, in the order of the launches.  The graph's mutex
- * is held during a callback, so a callback must not block. */
+ * of the graph's latest capture.  It is 0 if the caller knows of no capture;
+ * then PS_ERROR_GRAPH_EMPTY says so.  The callbacks of all launches of a graph
+ * are called one after another, in the order of the launches.  The graph's
+ * mutex is held during a callback, so a callback must not block. */
 struct ps_launch {
     uint64_t number;
     /* The current stream of the graph's device, as the caller has found it.

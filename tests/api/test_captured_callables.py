@@ -15,6 +15,7 @@ import pytest
 from capture_stress import capture
 from captures import SIZE, Capture, byte_of, replay
 from deadlines import LONG
+from gil import FREE
 
 import pystreams
 from pystreams import _C, races, schedules
@@ -306,6 +307,57 @@ def test_a_cycle_is_collected(backend, stream):
     del graph, callable
     gc.collect()
     assert dropped() is None
+
+
+@pytest.mark.skipif(FREE, reason="gc.get_objects() has no such graph")
+def test_a_graph_that_is_being_collected_is_empty(backend, stream, buffer):
+    """The collector has dropped its callables.  gc.get_objects() has such a
+    graph as long as something that is dropped later refers to it."""
+
+    class Doomed(Graph):
+        pass
+
+    def use(_):
+        for graph in gc.get_objects():
+            if type(graph) is Doomed:
+                for call, *arguments in (
+                    (graph.replay,),
+                    (other.update, graph),
+                    (parent.add_child, graph),
+                ):
+                    with pytest.raises(RuntimeError) as caught:
+                        call(*arguments)
+                    messages.append(str(caught.value))
+
+    def leave():
+        graphs = [Doomed(backend.type, True) for _ in range(2)]
+        for graph in graphs:
+            memory = backend.empty(SIZE)
+            freed.append(weakref.ref(memory, use))
+            with Capture(graph, stream):
+                stream.submit(len, memory)
+        later = list(graphs)
+        later.append(later)
+
+    messages, freed = [], []
+    other, parent = Graph(backend.type, True), Graph(backend.type)
+    with Capture(other, stream):
+        buffer.fill_(2)
+    # If none is collected meanwhile, the oldest are dropped first.
+    gc.disable()
+    leave()
+    gc.enable()
+    with Capture(parent, stream):
+        buffer.fill_(3)
+        gc.collect()
+    assert not any(memory() for memory in freed)
+    assert messages == [
+        "Called CUDAGraph::replay without a preceding successful capture.",
+        "update() needs the work that the other graph captured: capture it "
+        "with keep_graph=True",
+        "add_child() needs the work that the other graph captured: capture it "
+        "with keep_graph=True",
+    ]
 
 
 def test_a_result_that_was_asked_for_keeps_no_graph(backend, stream):
