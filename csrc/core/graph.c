@@ -386,6 +386,20 @@ ps_graph_instantiate(struct ps_graph *graph, unsigned options)
     return LOCKED(graph, instantiate_again_locked(graph, options));
 }
 
+static ps_status
+prepare_locked(struct ps_graph *graph, bool *made)
+{
+    *made = graph->native != 0 && graph->executable == 0;
+    return *made ? instantiate_locked(graph, ALL_OPTIONS) : PS_SUCCESS;
+}
+
+ps_status
+ps_graph_prepare(struct ps_graph *graph, bool *made)
+{
+    *made = false;
+    return LOCKED(graph, prepare_locked(graph, made));
+}
+
 /* Add the objects of `from` to `to`. */
 static ps_status
 copy_keep(const struct ps_keep *from, struct ps_keep *to)

@@ -111,6 +111,10 @@ struct ps_stream *ps_graph_launched(struct ps_graph *graph);
  * all options and the backend has no graph_instantiate_with. */
 ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
 
+/* Make the executable with all options, unless the graph has one or is empty.
+ * *made becomes true if this call was to make it.  May block. */
+ps_status ps_graph_prepare(struct ps_graph *graph, bool *made);
+
 /* Make later launches of `graph` do the work of `other` instead.  `number` is
  * the number of the latest capture of `other`.  That capture must have no
  * gates (see capture_gate in backend.h), and `other` must still have its

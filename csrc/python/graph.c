@@ -64,14 +64,6 @@ run_hooks(PyObject *self, const char *kind)
         import_call("pystreams.cuda._graphs", "_run", "(Os)", self, kind));
 }
 
-static bool
-has_executable(PyObject *self)
-{
-    ps_handle native, executable;
-    WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable));
-    return native == 0 || executable != 0;
-}
-
 /* Run the destroy hooks.  Exceptions of the hooks are logged. */
 static void
 run_destroy_hooks(PyObject *self, uint64_t executable)
@@ -615,17 +607,15 @@ launch(PyObject *self)
 static ps_status
 launch_hooked(PyObject *self)
 {
-    ps_status status = PS_SUCCESS;
-    if (!has_executable(self)) {
-        WITHOUT_GIL(status = ps_graph_instantiate(
-                        graph_of(self), PS_INSTANTIATE_AUTO_FREE |
-                                            PS_INSTANTIATE_NODE_PRIORITY));
-        if (status == PS_SUCCESS && run_hooks(self, "post_instantiate") < 0) {
-            return PS_RAISED;
-        }
+    ps_status status;
+    bool made;
+    WITHOUT_GIL(status = ps_graph_prepare(graph_of(self), &made));
+    if (status != PS_SUCCESS) {
+        return status;
     }
-    if (status != PS_SUCCESS || run_hooks(self, "replay_start") < 0) {
-        return status != PS_SUCCESS ? status : PS_RAISED;
+    if ((made && run_hooks(self, "post_instantiate") < 0) ||
+        run_hooks(self, "replay_start") < 0) {
+        return PS_RAISED;
     }
     status = launch(self);
     struct saved_exception saved = exception_save();

@@ -10,6 +10,7 @@ import weakref
 
 import pytest
 from captures import SIZE, Capture, byte_of, replay
+from deadlines import LONG
 
 import pystreams
 from pystreams import accelerator
@@ -251,6 +252,43 @@ def test_hooks_may_use_the_graph(stream, graph, buffer):
 
 
 # ---- The end of a graph ----
+
+
+@pytest.mark.unscheduled
+@pytest.mark.parametrize("keep", [False, True], ids=["ready", "kept"])
+def test_threads_that_replay_at_once_instantiate_once(
+    backend, stream, buffer, keep, switch_often
+):
+    """Here, a graph that is not kept has no executable yet either."""
+    made, failures = [], []
+
+    def launch(graph, start):
+        start.wait(LONG)
+        try:
+            graph.replay()
+        except RuntimeError as error:
+            failures.append(error)
+
+    def launch_thrice(graph):
+        start = threading.Barrier(3)
+        threads = [
+            threading.Thread(target=launch, args=(graph, start))
+            for _ in range(3)
+        ]
+        with graph.register_post_instantiate_hook(made.append):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    for _ in range(500):
+        graph = Graph(backend.type, keep)
+        graph.register_capture_end_hook(launch_thrice)
+        with Capture(graph, stream):
+            buffer.fill_(2)
+    assert failures == []
+    assert len(made) == 500
+    assert byte_of(buffer, backend.default_stream()) == 2
 
 
 def test_destroy_callbacks(stream, graph, buffer):
