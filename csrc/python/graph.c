@@ -2,11 +2,12 @@
  * pystreams/cuda/_graphs.py gives them torch's names and error messages.  A
  * method releases the GIL before it waits for the graph's mutex, which another
  * thread may hold for long. */
-#include "module.h"
+#include "graph.h"
 
 #include <errno.h>
 
 #include "../core/graph.h"
+#include "../core/thread.h"
 #include "../core/thread_stream.h"
 
 #include "args.h"
@@ -432,6 +433,25 @@ capture_raised(PyObject *self)
     return now != 0 && now != atomic_load(&((GraphObject *)self)->handled);
 }
 
+uintptr_t
+captures_begun(void)
+{
+    return (uintptr_t)ps_thread_word(PS_THREAD_CAPTURES);
+}
+
+/* Count a capture that has begun.  On failure, returns -1 with an
+ * exception. */
+static int
+count_capture(void)
+{
+    const void *count = (const void *)(captures_begun() + 1);
+    if (ps_thread_set_word(PS_THREAD_CAPTURES, count) != PS_SUCCESS) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
 static PyObject *
 Graph_begin(PyObject *self, PyObject *args)
 {
@@ -467,7 +487,8 @@ Graph_begin(PyObject *self, PyObject *args)
     int noted = note_begin(self, stream, number);
     stream_release(stream);
     reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
-    if (noted < 0 || run_hooks(self, "capture_start") < 0) {
+    if (noted < 0 || run_hooks(self, "capture_start") < 0 ||
+        count_capture() < 0) {
         /* End the capture, and empty the graph. */
         drop_capture(self);
         return NULL;
@@ -1101,13 +1122,12 @@ Graph_use_hooks(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(ignored))
 static PyObject *
 Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    bool was_capturing = is_capturing_now(self);
-    PyObject *begun = PyObject_CallMethod(self, "_begin_capture", NULL);
-    if (begun == NULL && !was_capturing && is_capturing_now(self)) {
-        /* Ctrl-C may have raised an exception after the capture had begun. */
+    uintptr_t before = captures_begun();
+    PyObject *entered = PyObject_CallMethod(self, "_begin_capture", NULL);
+    if (entered == NULL && captures_begun() != before) {
         drop_capture(self);
     }
-    return begun;
+    return entered;
 }
 
 /* An exception that the `with` block raised takes precedence over an Exception

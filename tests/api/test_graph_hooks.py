@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from captures import SIZE, Capture, byte_of, replay
@@ -799,6 +800,39 @@ def test_a_capture_that_does_not_begin(side):
         accelerator.Graph(),
     ):
         pass
+
+
+@pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
+def test_a_block_that_is_refused_leaves_the_capture(side, block, mode):
+    """Another thread's capture begins while the block waits for the device."""
+
+    class Late(accelerator.Graph):
+        def _begin_capture(self):
+            waited.set()
+            assert captured.wait(LONG)
+            super().capture_begin()
+
+    def enter():
+        with (
+            pystreams.Stream(),
+            pytest.raises(RuntimeError, match="already owns"),
+        ):
+            graph.__enter__()
+
+    graph = Late(capture_error_mode=mode)
+    waited, captured = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(enter)
+        assert waited.wait(LONG)
+        with side:
+            graph.capture_begin()
+            block.fill_(2)
+            captured.set()
+            refused.result(LONG)
+            assert side.is_capturing()
+            graph.capture_end()
+    replay(graph, side)
+    assert byte_of(block, side) == 2
 
 
 @pytest.mark.parametrize(
