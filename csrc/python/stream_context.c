@@ -7,6 +7,7 @@
 #include "current.h"
 #include "device.h"
 #include "errors.h"
+#include "graph.h"
 #include "stream.h"
 #include "wait.h"
 
@@ -195,11 +196,13 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
     if (check_stream(self) == 0 && synchronize() == 0) {
         entered = StreamContext_enter(self, ignored);
     }
+    uintptr_t before = captures_begun();
     if (entered != NULL &&
         drop_result(PyObject_CallMethod(self, "_begin", NULL)) < 0) {
         Py_CLEAR(entered);
         struct saved_exception failure = exception_save();
-        if (drop_result(PyObject_CallMethod(self, "_cancel", NULL)) < 0) {
+        if (captures_begun() != before &&
+            drop_result(PyObject_CallMethod(self, "_cancel", NULL)) < 0) {
             PyErr_Clear();
         }
         if (drop_result(StreamContext_exit(self, NULL, 0)) < 0) {
@@ -249,8 +252,8 @@ static PyMethodDef graph_context_methods[] = {
 PyDoc_STRVAR(graph_context_doc,
              "GraphContext(stream)\n--\n\n"
              "The base of cuda.graph: a StreamContext that calls _begin() "
-             "once it is entered, then\n_cancel() if that raises, and _end() "
-             "before it is left.\n\n"
+             "once it is entered, then\n_cancel() if that raises after a "
+             "capture has begun, and _end() before it is left.\n\n"
              "To enter and to leave is one call each, so that Ctrl-C finds "
              "the stream current and\nits capture begun, or neither.");
 

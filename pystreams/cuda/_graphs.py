@@ -664,9 +664,8 @@ class graph(_C.GraphContext):
         begin(self.pool, self.capture_error_mode)
 
     def _cancel(self) -> None:
-        # Ctrl-C may have interrupted _begin() after the capture began.
-        if self.capture_stream.is_capturing():
-            self.cuda_graph.reset()
+        # Ctrl-C has interrupted _begin() after the capture began.
+        self.cuda_graph.reset()
 
     @property
     def stream_ctx(self) -> _C.StreamContext:

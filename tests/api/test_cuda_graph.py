@@ -5,6 +5,7 @@ import gc
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from captures import (
     filling,
     replay,
 )
+from deadlines import LONG
 
 import pystreams
 from pystreams import cuda as api
@@ -318,6 +320,66 @@ def test_a_capture_that_cannot_begin(cuda):
     with pytest.raises(RuntimeError, match="already owns"):
         api.graph(graph).__enter__()
     assert cuda.currents() == before
+
+
+@pytest.mark.parametrize("owns", [False, True], ids=["in progress", "ended"])
+def test_a_block_that_is_refused_in_a_capture_changes_nothing(
+    two_cuda, cuda, owns
+):
+    """The block of the capture makes another device current, because a block
+    begins with a wait for the device."""
+    stream = cuda.stream()
+    buffer = cuda.filled(1, SIZE, stream=stream)
+    outer = refused = api.CUDAGraph()
+    if owns:
+        refused = api.CUDAGraph()
+        with api.graph(refused, stream=stream):
+            buffer.fill_(2)
+    with api.graph(outer, None, stream, "relaxed"):
+        buffer.fill_(3)
+        with (
+            api.device(1),
+            pytest.raises(RuntimeError, match="already owns"),
+        ):
+            api.graph(refused, stream=stream).__enter__()
+        assert stream.is_capturing()
+    for graph, byte in ((outer, 3), (refused, 2 if owns else 3)):
+        replay(graph, stream)
+        assert byte_of(buffer, stream) == byte
+
+
+def test_a_block_that_is_refused_while_a_thread_captures(cuda):
+    """The other capture begins while the block waits for the device."""
+    stream = cuda.stream()
+    buffer = cuda.filled(1, SIZE, stream=stream)
+    graph, other = api.CUDAGraph(), api.CUDAGraph()
+    with api.graph(graph, stream=stream):
+        buffer.fill_(2)
+
+    class Late(api.graph):
+        def _begin(self):
+            waited.set()
+            assert captured.wait(LONG)
+            super()._begin()
+
+    def enter():
+        with pytest.raises(RuntimeError, match="already owns"):
+            Late(graph, stream=stream).__enter__()
+
+    waited, captured = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(enter)
+        assert waited.wait(LONG)
+        with stream:
+            other.capture_begin(capture_error_mode="thread_local")
+            buffer.fill_(3)
+            captured.set()
+            refused.result(LONG)
+            assert stream.is_capturing()
+            other.capture_end()
+    for one, byte in ((other, 3), (graph, 2)):
+        replay(one, stream)
+        assert byte_of(buffer, stream) == byte
 
 
 def test_an_interrupt_at_any_line_leaves_nothing_behind(cuda):
