@@ -86,6 +86,18 @@ is_capturing_now(PyObject *self)
     return stream != NULL;
 }
 
+/* Returns whether the capture with this number is in progress. */
+static bool
+is_capturing(PyObject *self, uint64_t number)
+{
+    uint64_t now;
+    if (!is_capturing_now(self)) {
+        return false;
+    }
+    WITHOUT_GIL(now = ps_graph_number(graph_of(self)));
+    return now == number;
+}
+
 /* Store the place in the program at which the capture with this number begins.
  * Returns as clear_unless_interrupt does. */
 static int
@@ -531,11 +543,13 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (stream == NULL) {
         return NULL;
     }
+    /* Get these now: once the capture has ended, another thread may reset the
+     * graph and begin the next one. */
+    struct calls *calls = calls_get(self);
+    uint64_t number = calls != NULL ? calls_number(calls) : 0;
     WITHOUT_GIL(status =
                     ps_graph_capture_end(graph_of(self), stream, &operations));
     stream_release(stream);
-    struct calls *calls = calls_get(self);
-    uint64_t number = calls != NULL ? calls_number(calls) : 0;
     ps_status ended = status;
     if (status == PS_SUCCESS) {
         calls_end(calls);
@@ -557,7 +571,7 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
                       "\nThe capture, {}, goes on: make that stream current; "
                       "if it is closed, reset() drops the capture.");
     }
-    if (!is_capturing_now(self)) {
+    if (!is_capturing(self, number)) {
         note_end(self, number, ended);
     }
     return result;

@@ -1016,6 +1016,32 @@ def test_it_leaves_nothing_behind(engine, stream, graph, buffer):
         assert _captures._captures == {}
 
 
+@pytest.mark.unscheduled
+def test_threads_that_capture_in_turn_leave_nothing_behind(
+    engine, graph, buffer, switch_often
+):
+    """A thread may begin a capture of the graph before the capture_end() of
+    another thread has returned."""
+    from pystreams.cuda import _captures
+
+    def capture():
+        stream = engine.stream()
+        for _ in range(2000):
+            with contextlib.suppress(RuntimeError), stream:
+                graph.capture_begin(capture_error_mode="thread_local")
+                buffer.fill_(2)
+                graph.capture_end()
+            with contextlib.suppress(RuntimeError):
+                graph.reset()
+
+    threads = [threading.Thread(target=capture) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _captures._captures == {}
+
+
 def test_the_default_stream_of_a_thread_is_captured(backend):
     own = pystreams.ExternalStream(2, backend.device())
     graph, block = Graph(backend.type), backend.filled(0)
