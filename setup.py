@@ -340,7 +340,7 @@ if __name__ == "__main__":
     repository = os.environ.get("PYSTREAMS_URL", "").rstrip("/")
     setup(
         long_description=description(
-            Path("README.md").read_text(), repository
+            Path("README.md").read_text("utf-8"), repository
         ),
         long_description_content_type="text/markdown",
         project_urls=project_urls(repository),

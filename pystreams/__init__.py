@@ -145,7 +145,7 @@ def get_include() -> str:
 def _shutdown() -> None:
     if not _C.shutdown(_EXIT_DEADLINE):
         print(
-            "pystreams: queued work was still running "
+            "pystreams: queued work or a callback was still running "
             f"{_EXIT_DEADLINE:g} s after the program ended; it was abandoned",
             file=sys.stderr,
         )

@@ -51,7 +51,7 @@ from ._names import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     Action = str | Callable[["Race"], object]
     Place = tuple[str, int, str]  # file, line and function
@@ -383,9 +383,10 @@ def _missing(
         # A race without the program's names is better than none.
         named = _Named({}, None, ChainMap(), "")
     comments: dict[str, list[str]] = {}
-    unbound: list[str] = []
+    needs_import = False
 
     def name(operation: Operation) -> str:
+        nonlocal needs_import
         assert operation.stream is not None
         stream = _callers(operation.stream)
         text, where = named.streams.get(stream, ("", ""))
@@ -394,15 +395,16 @@ def _missing(
             return text
         if text:
             return as_written(text, named.visible, named.filename)
-        text, is_visible = _unnamed(stream, named.visible)
+        path = _path(stream)
+        code = name_in_package(path, named.visible)
+        text = code or f"pystreams.{path}"
         if operation.stream_name is not None:
             meaning = f'the stream named "{operation.stream_name}"'
             handle = hex(stream[2])
             comments.setdefault(meaning, []).append(
                 handle if handle in text else text
             )
-        if not is_visible:
-            unbound.append(text)
+        needs_import = needs_import or code is None
         return text
 
     waiting = name(two) if two.stream else None
@@ -421,7 +423,7 @@ def _missing(
         method = "wait_event" if event else "wait_stream"
         code = f"{waiting}.{method}({waited})"
     lines = [f"# {', '.join(texts)}: {m}" for m, texts in comments.items()]
-    if unbound:
+    if needs_import:
         lines.append("# needs: import pystreams")
     return "\n".join([*lines, code])
 
@@ -432,31 +434,22 @@ def _callers(stream: tuple[str, int, int]) -> tuple[str, int, int]:
     return (kind, index, PER_THREAD) if is_thread_stream(handle) else stream
 
 
-def _default_stream(stream: Handle) -> str | None:
-    """Return the path of the package's call that returns this default stream,
-    or None if there is none."""
+def _path(stream: Handle) -> str:
+    """Return the path of a call of this package that returns the stream."""
     kind, index, handle = stream
-    default = f"default_stream({index})"
-    if kind == "cuda" and cuda.default_stream(index).native_handle == handle:
-        return f"cuda.{default}"
-    current = accelerator.current_accelerator()
-    if current is None or current.type != kind:
-        return None
-    found = accelerator.default_stream(index).native_handle == handle
-    return f"accelerator.{default}" if found else None
-
-
-def _unnamed(
-    stream: Handle, visible: Mapping[str, object]
-) -> tuple[str, bool]:
-    """Return code for a stream for which the program has no name, and whether
-    it uses only names that are visible."""
-    kind, index, handle = stream
-    path = _default_stream(stream)
-    if path is None:
-        path = f'ExternalStream({hex(handle)}, "{kind}:{index}")'
-    code = name_in_package(path, visible)
-    return (code or f"pystreams.{path}"), code is not None
+    default: Stream
+    try:
+        if kind == "cuda":
+            module, default = "cuda", cuda.default_stream(index)
+        else:
+            module = "accelerator"
+            default = accelerator.default_stream(f"{kind}:{index}")
+        if default.native_handle == handle:
+            return f"{module}.default_stream({index})"
+    except Exception:
+        # For example, the type is not that of the accelerator.
+        pass
+    return f'ExternalStream({hex(handle)}, "{kind}:{index}")'
 
 
 def _operation(view: tuple[Any, ...]) -> Operation:

@@ -412,8 +412,8 @@ copy_keep(const struct ps_keep *from, struct ps_keep *to)
 }
 
 /* Check that `number`, as the caller has found it, is the number of the
- * graph's latest capture.  If it is 0, the caller has found no capture, so
- * there is nothing for which it should try again. */
+ * graph's latest capture.  0 means that the caller knows of no capture; then
+ * the function returns `without`, so that the caller does not try again. */
 static ps_status
 check_number_locked(const struct ps_graph *graph, uint64_t number,
                     ps_status without)

@@ -306,8 +306,9 @@ seconds_since(int64_t since_ns)
 /* Returns a new reference to the innermost frame of a thread.  `state` must be
  * NULL or the state of a thread that has not ended.  Returns None if `state`
  * is NULL or the thread has no frame.  Always returns None on a free-threaded
- * interpreter, because the thread may be running there, and at the end of the
- * interpreter, which frees the states of threads that go on waiting. */
+ * interpreter, because the thread may be running there.  Also returns None at
+ * the end of the interpreter, because Python then frees the states of threads
+ * that go on waiting. */
 static PyObject *
 frame_of(PyThreadState *state)
 {

@@ -201,8 +201,9 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
         drop_result(PyObject_CallMethod(self, "_begin", NULL)) < 0) {
         Py_CLEAR(entered);
         struct saved_exception failure = exception_save();
-        if (captures_begun() != before &&
-            drop_result(PyObject_CallMethod(self, "_cancel", NULL)) < 0) {
+        PyObject *begun = captures_begun() != before ? Py_True : Py_False;
+        if (drop_result(PyObject_CallMethod(self, "_cancel", "O", begun)) <
+            0) {
             PyErr_Clear();
         }
         if (drop_result(StreamContext_exit(self, NULL, 0)) < 0) {
@@ -252,8 +253,9 @@ static PyMethodDef graph_context_methods[] = {
 PyDoc_STRVAR(graph_context_doc,
              "GraphContext(stream)\n--\n\n"
              "The base of cuda.graph: a StreamContext that calls _begin() "
-             "once it is entered, then\n_cancel() if that raises after a "
-             "capture has begun, and _end() before it is left.\n\n"
+             "once it is entered, then\n_cancel(begun) if that raises, and "
+             "_end() before it is left.  begun: whether a capture\nhas "
+             "begun.\n\n"
              "To enter and to leave is one call each, so that Ctrl-C finds "
              "the stream current and\nits capture begun, or neither.");
 

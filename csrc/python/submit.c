@@ -605,7 +605,7 @@ run(struct worker *self, struct job *job)
         end_child(NULL);
     }
     /* Only now, because the end of the program also waits for the callbacks of
-     * the Future. */
+     * the Future, and for what the arguments' destructors do. */
     count_ended();
     advance_awaited();
     end_turn();

@@ -175,9 +175,9 @@ capture_staged(struct ps_stream *stream, struct span *to, struct span *from)
         stream_wrap(NULL, ps_stream_ref(stream))));
 }
 
-/* Whether a copy may still be pending after a wait for it that returned this
- * status: a signal handler or a schedule has ended the wait, or a capture of
- * the stream, which began after the copy was queued, has prevented it. */
+/* Whether a wait that returned this status may have left its copy pending: a
+ * signal handler or a schedule has ended the wait, or a capture of the stream,
+ * which began after the copy was queued, has prevented it. */
 static bool
 may_be_pending(ps_status status)
 {
@@ -186,29 +186,22 @@ may_be_pending(ps_status status)
             status <= PS_ERROR_CAPTURE_WRONG_THREAD);
 }
 
-/* Keep the memory of a copy that may still be pending until it is done. */
+/* Keep the memory of a copy that may still be pending.  Called with the GIL
+ * released. */
 static void
 keep_pending(struct transfer *transfer, struct span *to, struct span *from)
 {
-    struct ps_stream *stream = transfer->stream;
-    if (device_of(to)->runtime != device_of(from)->runtime ||
-        ps_stream_is_captured(stream)) {
-        /* Marking the blocks as used by the stream would keep alive only the
-         * block of the stream's own backend, and during a capture only until
-         * the graph is reset.  So take a reference to each, and never drop
-         * it. */
-        ps_block_ref(to->block);
-        ps_block_ref(from->block);
+    bool own = device_of(to)->runtime == device_of(from)->runtime;
+    if (own && !ps_stream_is_captured(transfer->stream) &&
+        begin_use(transfer) == PS_SUCCESS) {
+        end_use(transfer);
         return;
     }
-    WITHOUT_GIL({
-        if (begin_use(transfer) == PS_SUCCESS) {
-            end_use(transfer);
-        }
-        else {
-            ps_stream_synchronize(stream, NULL);
-        }
-    });
+    /* Marking the blocks as used by the stream would keep alive only the block
+     * of the stream's own backend, and during a capture only until the graph
+     * is reset.  So take a reference to each, and never drop it. */
+    ps_block_ref(to->block);
+    ps_block_ref(from->block);
 }
 
 static int
@@ -249,7 +242,7 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     if (status == PS_SUCCESS && wait) {
         status = imply_wait_for(&work);
         if (may_be_pending(status)) {
-            keep_pending(transfer, to, from);
+            WITHOUT_GIL(keep_pending(transfer, to, from));
         }
         else if (status == PS_SUCCESS && check_captured(&work) < 0) {
             status = PS_RAISED;

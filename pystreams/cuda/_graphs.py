@@ -663,9 +663,12 @@ class graph(_C.GraphContext):
         self._end = self.cuda_graph.capture_end
         begin(self.pool, self.capture_error_mode)
 
-    def _cancel(self) -> None:
-        # Ctrl-C has interrupted _begin() after the capture began.
-        self.cuda_graph.reset()
+    def _cancel(self, begun: bool) -> None:
+        # begun: whether _begin() has begun a capture into a Graph.  The
+        # captures of another library's graph are not counted.
+        foreign = not isinstance(self.cuda_graph, _C.Graph)
+        if begun or (foreign and self.capture_stream.is_capturing()):
+            self.cuda_graph.reset()
 
     @property
     def stream_ctx(self) -> _C.StreamContext:

@@ -345,11 +345,13 @@ def test_a_graph_that_is_being_collected_is_empty(backend, stream, buffer):
         buffer.fill_(2)
     # If none is collected meanwhile, the oldest are dropped first.
     gc.disable()
-    leave()
-    gc.enable()
-    with Capture(parent, stream):
-        buffer.fill_(3)
-        gc.collect()
+    try:
+        leave()
+        with Capture(parent, stream):
+            buffer.fill_(3)
+            gc.collect()
+    finally:
+        gc.enable()
     assert not any(memory() for memory in freed)
     assert messages == [
         "Called CUDAGraph::replay without a preceding successful capture.",

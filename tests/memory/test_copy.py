@@ -11,11 +11,9 @@ import time
 import weakref
 
 import pytest
-from captures import Capture, replay
 
 import pystreams
-from pystreams import empty, trace
-from pystreams.cuda._graphs import Graph
+from pystreams import empty
 
 DATA = bytes(range(48))
 
@@ -525,59 +523,3 @@ def test_an_interrupted_copy_from_another_backend(run_python):
     env = {"PYSTREAMS_EMULATE_CUDA": "1"}
     done = run_python(INTERRUPTED, env=env)
     assert (done.stdout, done.stderr) == ("interrupted\n{7}\n", "")
-
-
-@pytest.mark.unscheduled
-def test_a_capture_that_begins_during_the_wait(cuda):
-    """The wait fails, but the copy is still pending, so its memory is not used
-    again."""
-    stream, graph = cuda.stream(), Graph(cuda.type, True)
-    block = cuda.filled(7, 64)
-    host = empty(64, device=cuda.device(), pin_memory=True)
-    address = host.data_ptr()
-    cuda.synchronize()
-
-    def begin(record):
-        with stream:
-            graph.capture_begin(capture_error_mode="relaxed")
-
-    gate = cuda.gate(stream)
-    with trace.subscribe(begin, "stream_synchronization") as subscription:
-        with pytest.raises(pystreams.AcceleratorError, match="captur"):
-            host.copy_(block, stream=stream)
-        subscription.close()
-    host.close()
-    others = [
-        empty(64, device=cuda.device(), pin_memory=True) for _ in range(8)
-    ]
-    assert address not in [other.data_ptr() for other in others]
-    with stream:
-        block.fill_(1)
-        graph.capture_end()
-    graph.reset()
-    others += [
-        empty(64, device=cuda.device(), pin_memory=True) for _ in range(8)
-    ]
-    assert address not in [other.data_ptr() for other in others]
-    gate.open()
-    stream.synchronize()
-
-
-def test_memory_of_a_copy_that_raises_what_a_callable_raised(cuda):
-    """The copy is done, so nothing keeps the memory."""
-
-    def fails():
-        raise ZeroDivisionError
-
-    stream, graph = cuda.stream(), Graph(cuda.type)
-    with Capture(graph, stream):
-        stream.submit(fails)
-    before = cuda.settled_use()
-    block, host = cuda.filled(1, 1 << 20), empty(1 << 20, device="cpu")
-    cuda.synchronize()
-    replay(graph, stream)
-    with pytest.raises(ZeroDivisionError):
-        block.copy_to(host, stream=stream)
-    assert host.tobytes() == bytes([1]) * (1 << 20)
-    del block
-    assert cuda.settled_use() == before

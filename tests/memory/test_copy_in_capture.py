@@ -10,7 +10,7 @@ from captures import Capture, replay
 from deadlines import LONG, wait_until
 
 import pystreams
-from pystreams import _C, _staging
+from pystreams import _C, _staging, trace
 from pystreams.cuda._graphs import Graph
 
 WAITED_FOR = "a copy that is waited for.*non_blocking=True"
@@ -273,3 +273,66 @@ def test_where_callables_cannot_be_captured(cuda, monkeypatch, copy):
             copy(pageable, block, Stream(stream.native_handle, cuda.device()))
         assert len(kept) == (copy is _staging.copy_to)
         block.fill_(2)
+
+
+@pytest.mark.unscheduled
+def test_a_capture_that_begins_during_the_wait(cuda):
+    """The wait fails, but the copy is still pending, so its memory is not used
+    again."""
+    stream, graph = cuda.stream(), Graph(cuda.type, True)
+    block = cuda.filled(7, 64)
+    host = pystreams.empty(64, device=cuda.device(), pin_memory=True)
+    address = host.data_ptr()
+    cuda.synchronize()
+
+    def begin(record):
+        if not stream.is_capturing():
+            with stream:
+                graph.capture_begin(capture_error_mode="relaxed")
+
+    gate = cuda.gate(stream)
+    with (
+        trace.subscribe(begin, "stream_synchronization"),
+        pytest.raises(pystreams.AcceleratorError, match="captur"),
+    ):
+        host.copy_(block, stream=stream)
+    host.close()
+    others = [
+        pystreams.empty(64, device=cuda.device(), pin_memory=True)
+        for _ in range(8)
+    ]
+    assert address not in [other.data_ptr() for other in others]
+    with stream:
+        block.fill_(1)
+        graph.capture_end()
+    graph.reset()
+    others += [
+        pystreams.empty(64, device=cuda.device(), pin_memory=True)
+        for _ in range(8)
+    ]
+    assert address not in [other.data_ptr() for other in others]
+    gate.open()
+    stream.synchronize()
+
+
+def test_memory_of_a_copy_that_raises_what_a_callable_raised(cuda):
+    """The copy is done, so nothing keeps the memory."""
+
+    def fails():
+        raise ZeroDivisionError
+
+    stream, graph = cuda.stream(), Graph(cuda.type)
+    with Capture(graph, stream):
+        stream.submit(fails)
+    before = cuda.settled_use()
+    block, host = (
+        cuda.filled(1, 1 << 20),
+        pystreams.empty(1 << 20, device="cpu"),
+    )
+    cuda.synchronize()
+    replay(graph, stream)
+    with pytest.raises(ZeroDivisionError):
+        block.copy_to(host, stream=stream)
+    assert host.tobytes() == bytes([1]) * (1 << 20)
+    del block
+    assert cuda.settled_use() == before

@@ -12,7 +12,7 @@ from places import ROOT
 
 REPOSITORY = "https://example.org/somebody/pystreams"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text("utf-8")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def metadata(tmp_path):
             env=os.environ | {"PYSTREAMS_URL": url},
             check=True,
         )
-        text = (tmp_path / "pystreams.egg-info/PKG-INFO").read_text()
+        text = (tmp_path / "pystreams.egg-info/PKG-INFO").read_text("utf-8")
         return email.message_from_string(text)
 
     return make

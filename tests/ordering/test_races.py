@@ -1064,6 +1064,25 @@ def test_a_default_stream_without_a_name(backend, found, imports):
     assert len(found) == 1
 
 
+NO_ACCELERATOR = """
+import pystreams
+memory, b = pystreams.empty(64, device="cpu"), pystreams.Stream("cpu")
+memory.fill_(1)
+memory.fill_(2, stream=b)
+"""
+
+
+def test_without_an_accelerator(run_python):
+    """A race is reported although the program's accelerator is unusable."""
+    env = {"PYSTREAMS_ACCELERATOR": "nothing", "PYSTREAMS_RACES": "raise"}
+    done = run_python(NO_ACCELERATOR, env=env)
+    assert done.returncode == 1
+    assert "RaceError" in done.stderr
+    assert 'b.wait_stream(pystreams.ExternalStream(0x0, "cpu:0"))' in (
+        done.stderr
+    )
+
+
 # ---- Reads, and Buffers in containers ----
 
 

@@ -325,13 +325,18 @@ def last():
     ]
 
 
-@pytest.mark.parametrize("waits", ["pass", "future.result()"])
+@pytest.mark.unscheduled
+@pytest.mark.parametrize("waits", ["started.wait()", "future.result()"])
 def test_the_program_waits_for_callbacks(run, waits):
     code = f"""
+started = threading.Event()
+def short():
+    started.set()
+    time.sleep(0.05)
 def slow(future):
     time.sleep(0.3)
     print("called back")
-future = stream.submit(time.sleep, 0.05)
+future = stream.submit(short)
 future.add_done_callback(slow)
 {waits}
 """

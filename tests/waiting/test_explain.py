@@ -432,7 +432,7 @@ import os, sys, threading, time
 import pystreams
 from pystreams import _C
 
-stream = pystreams.Stream()
+stream = pystreams.Stream("cpu")
 _C.sleep(stream.device_type, 60_000_000_000, stream)
 local = threading.local()
 
@@ -461,4 +461,5 @@ def test_when_python_frees_the_states_of_waiting_threads(run_python):
     env = {"PYTHONMALLOC": "debug"}
     done = run_python(AT_THE_END, timeout=60, env=env)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip(".") == ""
+    # Without the GIL, Python may leave what these threads refer to.
+    assert done.stdout == "." * 4 or (FREE and done.stdout.strip(".") == "")

@@ -454,11 +454,11 @@ def test_this_python_uses_futures_within_their_condition():
 def test_the_result_of_one_that_is_being_collected(backend, stream):
     """A weak reference's callback may find a Future whose references the
     garbage collector has cleared already."""
-    found, kept = [], []
+    found, kept, ours = [], [], set()
 
     def look(_):
-        futures = [o for o in gc.get_objects() if type(o) is StreamFuture]
-        found.extend(f.result() for f in futures if f.done())
+        futures = [o for o in gc.get_objects() if id(o) in ours]
+        found.extend(future.result() for future in futures)
 
     def make():
         # The collector does not know Buffers, so they die while it clears.
@@ -466,12 +466,17 @@ def test_the_result_of_one_that_is_being_collected(backend, stream):
         kept.append(weakref.ref(result, look))
         return result
 
-    futures = [stream.submit(make) for _ in range(6)]
-    stream.synchronize()
-    cycle = list(futures)
-    for future in futures:
-        # The collector clears a Future before its list.
-        future.cycle = [cycle]
-    del future, futures, cycle
-    gc.collect()
+    gc.disable()
+    try:
+        futures = [stream.submit(make) for _ in range(6)]
+        stream.synchronize()
+        ours.update(map(id, futures))
+        cycle = list(futures)
+        for future in futures:
+            # The collector clears a Future before its list.
+            future.cycle = [cycle]
+        del future, futures, cycle
+        gc.collect()
+    finally:
+        gc.enable()
     assert None in found
