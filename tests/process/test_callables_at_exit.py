@@ -189,8 +189,8 @@ sys.exit(3)
     done = run_python(code)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
-        "pystreams: queued work was still running 0.3 s after the program "
-        "ended; it was abandoned\n"
+        "pystreams: queued work or a callback was still running 0.3 s after "
+        "the program ended; it was abandoned\n"
     )
 
 
