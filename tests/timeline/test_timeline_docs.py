@@ -41,6 +41,7 @@ def test_the_commands_work(run_python, tmp_path):
     assert len(re.findall(r"^\d+ operations in ", done.stdout, re.M)) == 2
 
 
+@pytest.mark.unscheduled
 def test_the_command_prints_the_critical_path(run_python, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
