@@ -199,19 +199,19 @@ is_other_threads(const struct ps_graph *graph)
            !pthread_equal(graph->thread, pthread_self());
 }
 
-/* End the capture.  If graph->origin is NULL afterwards, the capture is over,
+/* End the capture.  If end->capture is true afterwards, the capture is over,
  * even if the status is a failure.  `last` is true if the graph is being
  * freed.  In that case, a capture that this thread cannot end is left to the
  * stream's own thread, which ends it later. */
 static ps_status
 end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
-           size_t *operations)
+           struct ps_graph_end *end)
 {
     bool remote = ps_stream_is_remote(graph->origin);
     ps_status status =
         remote ? PS_ERROR_CAPTURE_WRONG_THREAD
                : PS_CALL(graph->device, capture_end, graph->origin->handle,
-                         &graph->native, operations);
+                         &graph->native, &end->operations);
     if (remote && !last) {
         return status;
     }
@@ -228,6 +228,7 @@ end_locked(struct ps_graph *graph, bool last, struct leftovers *left,
     graph->keep = graph->capture.keep;
     left->origin = graph->origin;
     graph->origin = NULL;
+    end->capture = true;
     return status;
 }
 
@@ -289,12 +290,14 @@ empty_locked(struct ps_graph *graph, struct leftovers *left)
 
 ps_status
 ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
-                     size_t *operations)
+                     struct ps_graph_end *end)
 {
+    *end = (struct ps_graph_end){0};
     ps_status status = lock(graph);
     if (status != PS_SUCCESS) {
         return status;
     }
+    end->number = graph->number;
     if (graph->origin == NULL) {
         return unlock(graph, PS_ERROR_GRAPH_IDLE);
     }
@@ -306,8 +309,8 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
         return unlock(graph, PS_ERROR_CAPTURE_WRONG_THREAD);
     }
     struct leftovers left = {0};
-    status = end_locked(graph, false, &left, operations);
-    if (status != PS_SUCCESS && graph->origin == NULL) {
+    status = end_locked(graph, false, &left, end);
+    if (status != PS_SUCCESS && end->capture) {
         ps_runtime_note_failure(graph->device->runtime,
                                 empty_locked(graph, &left));
     }
@@ -315,8 +318,9 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
 }
 
 ps_status
-ps_graph_finish(struct ps_graph *graph, bool keep_native)
+ps_graph_finish(struct ps_graph *graph, bool keep_native, bool *made)
 {
+    *made = false;
     ps_status status = lock(graph);
     /* A hook or another thread may have reset the graph since the capture
      * ended. */
@@ -327,6 +331,7 @@ ps_graph_finish(struct ps_graph *graph, bool keep_native)
     struct ps_runtime *runtime = graph->device->runtime;
     if (graph->executable == 0) {
         status = instantiate_locked(graph, ALL_OPTIONS);
+        *made = status == PS_SUCCESS;
     }
     if (status != PS_SUCCESS) {
         /* Empty the graph, because the capture counts as failed.  Otherwise a
@@ -347,27 +352,29 @@ ps_graph_keep(struct ps_graph *graph, const struct ps_kept *item)
                              : ps_keep_add(&graph->keep, item));
 }
 
-static struct ps_stream *
-stream_of(struct ps_graph *graph, struct ps_stream *const *field)
+bool
+ps_graph_is_capturing(struct ps_graph *graph, uint64_t *number)
 {
-    struct ps_stream *stream = NULL;
+    bool capturing = false;
+    *number = 0;
     if (lock(graph) == PS_SUCCESS) {
-        stream = *field != NULL ? ps_stream_ref(*field) : NULL;
+        capturing = graph->origin != NULL;
+        *number = graph->number;
         unlock(graph, PS_SUCCESS);
     }
-    return stream;
-}
-
-struct ps_stream *
-ps_graph_origin(struct ps_graph *graph)
-{
-    return stream_of(graph, &graph->origin);
+    return capturing;
 }
 
 struct ps_stream *
 ps_graph_launched(struct ps_graph *graph)
 {
-    return stream_of(graph, &graph->launched);
+    struct ps_stream *stream = NULL;
+    if (lock(graph) == PS_SUCCESS) {
+        stream =
+            graph->launched != NULL ? ps_stream_ref(graph->launched) : NULL;
+        unlock(graph, PS_SUCCESS);
+    }
+    return stream;
 }
 
 static ps_status
@@ -737,47 +744,63 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     return status;
 }
 
+/* Returns the number by which profilers identify the executable; 0 if there
+ * is none. */
+static uint64_t
+executable_number_locked(const struct ps_graph *graph)
+{
+    uint64_t number = 0;
+    if (graph->executable != 0 &&
+        (graph->device->runtime->backend->executable_number == NULL ||
+         PS_CALL(graph->device, executable_number, graph->executable,
+                 &number) != PS_SUCCESS)) {
+        number = graph->executable;
+    }
+    return number;
+}
+
 static ps_status
-reset_and_unlock(struct ps_graph *graph, bool last, bool *dropped)
+reset_and_unlock(struct ps_graph *graph, bool last, struct ps_graph_end *end)
 {
     ps_status status = PS_SUCCESS;
     struct leftovers left = {0};
-    size_t operations;
     bool taken =
         graph->origin != NULL || graph->native != 0 || graph->executable != 0;
+    end->number = graph->number;
+    end->executable = executable_number_locked(graph);
     if (graph->origin != NULL) {
-        status = end_locked(graph, last, &left, &operations);
+        status = end_locked(graph, last, &left, end);
+        if (!end->capture) {
+            return unlock(graph, status);
+        }
     }
-    if (graph->origin != NULL) {
-        return unlock(graph, status);
-    }
-    *dropped = taken;
+    end->dropped = taken;
     status = ps_first_failure(status, empty_locked(graph, &left));
     unlock(graph, status);
     return ps_first_failure(status, drop(&left));
 }
 
 ps_status
-ps_graph_reset(struct ps_graph *graph, bool *dropped)
+ps_graph_reset(struct ps_graph *graph, struct ps_graph_end *end)
 {
-    *dropped = false;
+    *end = (struct ps_graph_end){0};
     ps_status status = lock(graph);
     if (status != PS_SUCCESS) {
         return status;
     }
     return is_other_threads(graph)
                ? unlock(graph, PS_ERROR_CAPTURE_WRONG_THREAD)
-               : reset_and_unlock(graph, false, dropped);
+               : reset_and_unlock(graph, false, end);
 }
 
 ps_status
-ps_graph_destroy(struct ps_graph *graph)
+ps_graph_destroy(struct ps_graph *graph, struct ps_graph_end *end)
 {
+    *end = (struct ps_graph_end){0};
     if (lock(graph) != PS_SUCCESS) {
         return PS_SUCCESS;
     }
-    bool dropped;
-    ps_status status = reset_and_unlock(graph, true, &dropped);
+    ps_status status = reset_and_unlock(graph, true, end);
     pthread_mutex_destroy(&graph->mutex);
     free(graph);
     return status;
@@ -799,25 +822,8 @@ uint64_t
 ps_graph_executable_number(struct ps_graph *graph)
 {
     uint64_t number = 0;
-    if (lock(graph) != PS_SUCCESS) {
-        return 0;
-    }
-    if (graph->executable != 0 &&
-        (graph->device->runtime->backend->executable_number == NULL ||
-         PS_CALL(graph->device, executable_number, graph->executable,
-                 &number) != PS_SUCCESS)) {
-        number = graph->executable;
-    }
-    unlock(graph, PS_SUCCESS);
-    return number;
-}
-
-uint64_t
-ps_graph_number(struct ps_graph *graph)
-{
-    uint64_t number = 0;
     if (lock(graph) == PS_SUCCESS) {
-        number = graph->number;
+        number = executable_number_locked(graph);
         unlock(graph, PS_SUCCESS);
     }
     return number;

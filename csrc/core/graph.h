@@ -65,11 +65,27 @@ struct ps_graph {
  * after instantiation, as torch's keep_graph does. */
 ps_status ps_graph_create(bool keeps, struct ps_graph **graph);
 
+/* What a call has ended and dropped. */
+struct ps_graph_end {
+    /* Whether the call has ended a capture in progress.  If so, operations is
+     * the number of captured operations. */
+    bool capture;
+    size_t operations;
+    /* The number of the graph's latest capture before the call; see
+     * ps_graph.number. */
+    uint64_t number;
+    /* Whether the graph was emptied, and was not empty before.  If so,
+     * executable is the number of its executable; see
+     * ps_graph_executable_number. */
+    bool dropped;
+    uint64_t executable;
+};
+
 /* Free the graph.  If a capture into it is in progress, also end the capture,
  * whichever thread began it.  The exception is a capture on another thread's
  * default stream, which only that thread can end: it does so when it next uses
  * the stream, or when it ends. */
-ps_status ps_graph_destroy(struct ps_graph *graph);
+ps_status ps_graph_destroy(struct ps_graph *graph, struct ps_graph_end *end);
 
 /* Begin to capture the stream's work into the graph.  *number becomes the
  * capture's number, or 0 if the backend does not number captures.  Statuses:
@@ -80,25 +96,28 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
                        enum ps_capture_mode mode, uint64_t *number);
 
 /* End the capture that began on the stream.  After success, the caller must
- * call ps_graph_finish next.  *operations is the number of captured
- * operations.  May block.  Statuses: PS_ERROR_GRAPH_IDLE,
+ * call ps_graph_finish next.  After a failure that ended the capture, the
+ * graph is empty.  May block.  Statuses: PS_ERROR_GRAPH_IDLE,
  * PS_ERROR_GRAPH_STREAM, PS_ERROR_CAPTURE_WRONG_THREAD. */
-ps_status ps_graph_capture_end(struct ps_graph *graph,
-                               struct ps_stream *stream, size_t *operations);
+ps_status
+ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
+                     struct ps_graph_end *end);
 
 /* Finish a capture that has ended.  If there is no executable, makes it from
  * the native graph.  Then drops the native graph, unless keep_native is true.
  * Does nothing for a graph that was created with `keeps`, whose executable is
- * made later.  On failure, the graph becomes empty.  May block. */
-ps_status ps_graph_finish(struct ps_graph *graph, bool keep_native);
+ * made later.  *made becomes true if this call has made the executable.  On
+ * failure, the graph becomes empty.  May block. */
+ps_status
+ps_graph_finish(struct ps_graph *graph, bool keep_native, bool *made);
 
 /* Make the graph hold a reference to the object, because its work uses the
  * object. */
 ps_status ps_graph_keep(struct ps_graph *graph, const struct ps_kept *item);
 
-/* Returns a new reference to the stream on which the capture in progress
- * began; NULL if no capture is in progress. */
-struct ps_stream *ps_graph_origin(struct ps_graph *graph);
+/* Returns whether a capture is in progress.  *number becomes the number of the
+ * graph's latest capture; see ps_graph.number. */
+bool ps_graph_is_capturing(struct ps_graph *graph, uint64_t *number);
 
 /* Returns a new reference to the stream of the latest launch, or NULL if there
  * was no launch.  Work that is queued on this stream later runs after all
@@ -170,11 +189,9 @@ ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
                           struct ps_launch *launch, struct ps_stream **full);
 
 /* Release everything that the graph holds, and end a capture in progress.
- * Queued launches still run.  May block.  *dropped becomes true if the graph
- * had a capture, a native graph or an executable, else false.  Returns the
- * status of the clean-up.  If it returns PS_ERROR_CAPTURE_WRONG_THREAD,
- * nothing has changed. */
-ps_status ps_graph_reset(struct ps_graph *graph, bool *dropped);
+ * Queued launches still run.  May block.  Returns the status of the clean-up.
+ * If it returns PS_ERROR_CAPTURE_WRONG_THREAD, nothing has changed. */
+ps_status ps_graph_reset(struct ps_graph *graph, struct ps_graph_end *end);
 
 /* Get the handles of the native graph and of the executable.  A handle is 0 if
  * the graph does not have that object. */
@@ -184,9 +201,6 @@ void ps_graph_handles(struct ps_graph *graph, ps_handle *native,
 /* Returns the number by which profilers of the device identify the executable,
  * or 0 if the graph has no executable. */
 uint64_t ps_graph_executable_number(struct ps_graph *graph);
-
-/* Returns the number of the graph's capture; see ps_graph.number. */
-uint64_t ps_graph_number(struct ps_graph *graph);
 
 /* Queue an operation that makes the graph's next launch faster, such as an
  * upload to the device.  The operation is queued on `stream`, and the next

@@ -77,25 +77,14 @@ run_destroy_hooks(PyObject *self, uint64_t executable)
     exception_restore(saved);
 }
 
+/* Returns whether a capture is in progress.  *number becomes the number of the
+ * graph's latest capture. */
 static bool
-is_capturing_now(PyObject *self)
+is_capturing(PyObject *self, uint64_t *number)
 {
-    struct ps_stream *stream;
-    WITHOUT_GIL(stream = ps_graph_origin(graph_of(self)));
-    stream_release(stream);
-    return stream != NULL;
-}
-
-/* Returns whether the capture with this number is in progress. */
-static bool
-is_capturing(PyObject *self, uint64_t number)
-{
-    uint64_t now;
-    if (!is_capturing_now(self)) {
-        return false;
-    }
-    WITHOUT_GIL(now = ps_graph_number(graph_of(self)));
-    return now == number;
+    bool capturing;
+    WITHOUT_GIL(capturing = ps_graph_is_capturing(graph_of(self), number));
+    return capturing;
 }
 
 /* Store the place in the program at which the capture with this number begins.
@@ -113,21 +102,21 @@ note_begin(PyObject *self, struct ps_stream *stream, uint64_t number)
     return clear_unless_interrupt();
 }
 
-/* Forget the place where the capture began.  If the capture has failed, add an
- * explanation of the status to the pending exception. */
+/* Forget the place where a capture that has ended began.  If the capture has
+ * failed, add an explanation of the status to the pending exception. */
 static void
-note_end(PyObject *self, uint64_t number, ps_status status)
+note_end(struct ps_runtime *runtime, const struct ps_graph_end *end,
+         ps_status status)
 {
-    if (number == 0) {
+    if (!end->capture || end->number == 0) {
         return;
     }
     struct saved_exception saved = exception_save();
     /* No Python code runs if the module was imported before, so Ctrl-C cannot
      * interrupt this. */
-    PyObject *capture =
-        import_call("pystreams.cuda._captures", "forget", "((iK)O)",
-                    runtime_of(self)->backend->device_type,
-                    (unsigned long long)number, Py_None);
+    PyObject *capture = import_call("pystreams.cuda._captures", "forget",
+                                    "((iK)O)", runtime->backend->device_type,
+                                    (unsigned long long)end->number, Py_None);
     PyErr_Clear();
     exception_restore(saved);
     if (status != PS_SUCCESS) {
@@ -160,23 +149,16 @@ wait_if_asked(PyObject *self)
 static ps_status
 reset(PyObject *self)
 {
-    bool has_hooks = atomic_load(&hooked), dropped = false;
-    uint64_t number, executable = 0;
+    bool has_hooks = atomic_load(&hooked);
+    struct ps_graph_end end;
     ps_status status;
-    if (has_hooks) {
-        if (wait_if_asked(self) < 0) {
-            return PS_RAISED;
-        }
-        WITHOUT_GIL(executable = ps_graph_executable_number(graph_of(self)));
+    if (has_hooks && wait_if_asked(self) < 0) {
+        return PS_RAISED;
     }
-    bool capturing = is_capturing_now(self);
-    WITHOUT_GIL(number = ps_graph_number(graph_of(self));
-                status = ps_graph_reset(graph_of(self), &dropped));
-    if (capturing && dropped) {
-        note_end(self, number, PS_SUCCESS);
-    }
-    if (has_hooks && dropped) {
-        run_destroy_hooks(self, executable);
+    WITHOUT_GIL(status = ps_graph_reset(graph_of(self), &end));
+    note_end(runtime_of(self), &end, PS_SUCCESS);
+    if (has_hooks && end.dropped) {
+        run_destroy_hooks(self, end.executable);
     }
     return status;
 }
@@ -189,7 +171,7 @@ static void
 Graph_finalize(PyObject *self)
 {
     ps_handle native, executable;
-    uint64_t number;
+    uint64_t capture, number;
     if (graph_of(self) == NULL || is_finalizing() || !atomic_load(&hooked) ||
         graph_of(self)->generation != ps_generation()) {
         return;
@@ -197,7 +179,7 @@ Graph_finalize(PyObject *self)
     struct saved_exception saved = exception_save();
     WITHOUT_GIL(ps_graph_handles(graph_of(self), &native, &executable);
                 number = ps_graph_executable_number(graph_of(self)));
-    if (native != 0 || executable != 0 || is_capturing_now(self)) {
+    if (native != 0 || executable != 0 || is_capturing(self, &capture)) {
         if (wait_if_asked(self) < 0) {
             report_ignored("waiting for the replays of a graph");
         }
@@ -234,6 +216,18 @@ calls_set(PyObject *self, struct calls *calls)
     calls_unref(replaced);
 }
 
+/* Call calls_end for the list of callables of the capture with this number, if
+ * the graph has that list. */
+static void
+calls_end_of(PyObject *self, uint64_t number)
+{
+    struct calls *calls = calls_get(self);
+    if (calls != NULL && calls_number(calls) == number) {
+        calls_end(calls);
+    }
+    calls_unref(calls);
+}
+
 /* Drop the list of callables if the graph no longer has the capture to which
  * they belong. */
 static void
@@ -245,7 +239,7 @@ calls_settle(PyObject *self)
         return;
     }
     struct saved_exception saved = exception_save();
-    WITHOUT_GIL(number = ps_graph_number(graph_of(self)));
+    is_capturing(self, &number);
     if (number != calls_number(calls)) {
         Py_BEGIN_CRITICAL_SECTION(self);
         if (((GraphObject *)self)->calls == calls) {
@@ -321,17 +315,13 @@ static void
 Graph_dealloc(PyObject *op)
 {
     GraphObject *self = (GraphObject *)op;
-    uint64_t number;
+    struct ps_graph_end end;
     ps_status status;
     PyObject_GC_UnTrack(op);
     if (self->graph != NULL && !is_finalizing()) {
         struct ps_device *device = self->graph->device;
-        bool capturing = is_capturing_now(op);
-        WITHOUT_GIL(number = ps_graph_number(self->graph);
-                    status = ps_graph_destroy(self->graph));
-        if (capturing) {
-            note_end(op, number, PS_SUCCESS);
-        }
+        WITHOUT_GIL(status = ps_graph_destroy(self->graph, &end));
+        note_end(self->runtime, &end, PS_SUCCESS);
         report_cleanup(self->runtime, device, "dropping a graph", status);
     }
     Graph_clear(op);
@@ -408,7 +398,7 @@ raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
     uint64_t number = 0;
     finish(self, "CUDAGraph.capture_begin", NULL, status);
     if (status == PS_ERROR_GRAPH_TAKEN) {
-        WITHOUT_GIL(number = ps_graph_number(graph_of(self)));
+        is_capturing(self, &number);
         explain_begin(self, number, "\nIts capture, {}, has not ended.");
     }
     else if (stream->handle != 0 && backend->stream_capture != NULL) {
@@ -498,6 +488,15 @@ Graph_begin(PyObject *self, PyObject *args)
     calls_set(self, calls);
     int noted = note_begin(self, stream, number);
     stream_release(stream);
+    uint64_t latest;
+    if (!is_capturing(self, &latest) || latest != number) {
+        /* Another thread has ended a relaxed capture already, perhaps before
+         * the list and the note were there. */
+        calls_end_of(self, number);
+        note_end(runtime_of(self),
+                 &(struct ps_graph_end){.capture = true, .number = number},
+                 PS_SUCCESS);
+    }
     reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
     if (noted < 0 || run_hooks(self, "capture_start") < 0 ||
         count_capture() < 0) {
@@ -514,20 +513,21 @@ static ps_status
 complete(PyObject *self)
 {
     ps_status status;
-    bool keeps = graph_of(self)->keeps;
+    bool made;
     bool debug = atomic_load(&debugging), has_hooks = atomic_load(&hooked);
     int raised = run_hooks(self, "capture_end");
     struct saved_exception saved = exception_save();
     /* Keep the native graph if there are hooks, because those that run after
      * the instantiation may inspect it. */
-    WITHOUT_GIL(status = ps_graph_finish(graph_of(self), debug || has_hooks));
+    WITHOUT_GIL(
+        status = ps_graph_finish(graph_of(self), debug || has_hooks, &made));
     exception_restore(saved);
-    if (raised == 0 && status == PS_SUCCESS && !keeps) {
+    if (raised == 0 && made) {
         raised = run_hooks(self, "post_instantiate");
     }
     if (status == PS_SUCCESS && has_hooks && !debug) {
         saved = exception_save();
-        WITHOUT_GIL(status = ps_graph_finish(graph_of(self), false));
+        WITHOUT_GIL(status = ps_graph_finish(graph_of(self), false, &made));
         exception_restore(saved);
     }
     return raised < 0 ? PS_RAISED : status;
@@ -538,26 +538,20 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     struct ps_stream *stream =
         current_stream_at(runtime_of(self)->backend->device_type);
-    size_t operations = 0;
+    struct ps_graph_end end;
     ps_status status;
     if (stream == NULL) {
         return NULL;
     }
-    /* Get these now: once the capture has ended, another thread may reset the
-     * graph and begin the next one. */
-    struct calls *calls = calls_get(self);
-    uint64_t number = calls != NULL ? calls_number(calls) : 0;
-    WITHOUT_GIL(status =
-                    ps_graph_capture_end(graph_of(self), stream, &operations));
+    WITHOUT_GIL(status = ps_graph_capture_end(graph_of(self), stream, &end));
     stream_release(stream);
     ps_status ended = status;
     if (status == PS_SUCCESS) {
-        calls_end(calls);
+        calls_end_of(self, end.number);
         status = complete(self);
     }
-    calls_unref(calls);
     calls_settle(self);
-    if (status == PS_SUCCESS && operations == 0 && !capture_raised(self) &&
+    if (status == PS_SUCCESS && end.operations == 0 && !capture_raised(self) &&
         PyErr_WarnEx(PyExc_UserWarning,
                      "The CUDA Graph is empty. This usually means that the "
                      "graph was attempted to be captured on wrong device or "
@@ -567,13 +561,11 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     PyObject *result = finish(self, "CUDAGraph.capture_end", NULL, status);
     if (status == PS_ERROR_GRAPH_STREAM) {
-        explain_begin(self, number,
+        explain_begin(self, end.number,
                       "\nThe capture, {}, goes on: make that stream current; "
                       "if it is closed, reset() drops the capture.");
     }
-    if (!is_capturing(self, number)) {
-        note_end(self, number, ended);
-    }
+    note_end(runtime_of(self), &end, ended);
     return result;
 }
 

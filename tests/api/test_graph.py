@@ -1042,6 +1042,50 @@ def test_threads_that_capture_in_turn_leave_nothing_behind(
     assert _captures._captures == {}
 
 
+END_AT_ONCE = """
+import sys, threading, warnings
+import pystreams
+from pystreams.cuda import _captures
+from pystreams.cuda._graphs import Graph
+
+warnings.simplefilter("ignore")  # the graphs are empty
+sys.setswitchinterval(1e-6)
+stream = pystreams.Stream(sys.argv[1])
+turn = threading.Barrier(2)
+graphs = []
+
+def end():
+    with stream:
+        for _ in range(500):
+            turn.wait()
+            while not stream.is_capturing():
+                pass
+            graphs[-1].capture_end()
+            turn.wait()
+
+thread = threading.Thread(target=end, daemon=True)
+thread.start()
+with stream:
+    for _ in range(500):
+        graphs.append(Graph(stream.device_type, keep_graph=True))
+        turn.wait()
+        graphs[-1].capture_begin(capture_error_mode="relaxed")
+        turn.wait()
+        graphs[-1].replay()
+thread.join()
+stream.synchronize()
+assert _captures._captures == {}
+"""
+
+
+def test_another_thread_ends_a_capture_as_soon_as_it_has_begun(
+    backend, run_python
+):
+    """capture_begin() may not have returned yet."""
+    done = run_python(END_AT_ONCE, backend.name)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_default_stream_of_a_thread_is_captured(backend):
     own = pystreams.ExternalStream(2, backend.device())
     graph, block = Graph(backend.type), backend.filled(0)

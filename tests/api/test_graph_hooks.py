@@ -252,6 +252,23 @@ def test_hooks_may_use_the_graph(stream, graph, buffer):
     assert byte_of(buffer, stream) == 3
 
 
+@pytest.mark.parametrize(
+    ("use", "count"),
+    [(Graph.replay, 1), (Graph.reset, 0)],
+    ids=["replay", "reset"],
+)
+def test_instantiations_if_a_capture_end_hook_uses_the_graph(
+    stream, graph, buffer, use, count
+):
+    """A replay in the hook instantiates the graph, and a reset drops it."""
+    made = []
+    graph.register_capture_end_hook(use)
+    graph.register_post_instantiate_hook(made.append)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    assert made == [graph] * count
+
+
 # ---- The end of a graph ----
 
 
