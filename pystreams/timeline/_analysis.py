@@ -275,7 +275,7 @@ def shorten(rows: list[Row], gains: dict[int, int]) -> list[str]:
     text, found = max(places.items(), key=lambda item: sum(item[1]))
     took = _chart.milliseconds(sum(found) / 1e6)
     times = "" if len(found) == 1 else f" {len(found)} times,"
-    return [f"shorten first: {text},{times} up to {took}"]
+    return [f"wait to shorten first: {text},{times} up to {took}"]
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
