@@ -113,7 +113,7 @@ struct ps_schedule {
      * the real time. */
     bool continues;
     /* is_internal() returns whether the calling thread's calls are made by the
-     * library itself.  Such calls are no steps of the program.  is_callable()
+     * library itself.  Such calls are not steps of the program.  is_callable()
      * returns whether the calling thread runs a callable that was submitted to
      * a stream of the backend `registered`.  A thread counts as running its
      * callable until it has called ended() of struct ps_schedules. */
@@ -255,7 +255,7 @@ struct ps_deadlock {
     struct {
         ps_handle handle;
         int device;
-        unsigned number; /* as ps_schedule_entry.stream */
+        unsigned number; /* like ps_schedule_entry.stream */
     } streams[8];
     uint64_t operation; /* the number of the callable's operation */
 };

@@ -1,5 +1,5 @@
 /* The captures in progress are in one list.  A mutex guards the list, and is
- * never held across a call of a backend. */
+ * never held across a call to a backend. */
 #include "capture.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* Captures in progress.  This file tells which streams are being captured, and
- * keeps the objects alive that captured work uses.
+ * keeps alive the objects that captured work uses.
  *
  * The rule: core's own housekeeping (clean-up that the program did not ask
  * for) invalidates no capture on any thread, and never queries a stream that
@@ -51,7 +51,7 @@ void ps_capture_remove(struct ps_capture *capture);
 void ps_captures_reset_in_child(void);
 
 /* Returns whether the stream is being captured, by this library or by another
- * one in the process.  Returns true also for a default stream that serializes
+ * one in the process.  Also returns true for a default stream that serializes
  * with a captured stream.  Never blocks. */
 __attribute__((cold)) bool ps_stream_in_capture(struct ps_stream *stream);
 
@@ -75,8 +75,8 @@ ps_capture_refuse(struct ps_stream *stream)
                                          : PS_SUCCESS;
 }
 
-/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if this library has begun a capture on
- * a stream of the device that is still in progress, else PS_SUCCESS. */
+/* Returns PS_ERROR_CAPTURE_UNSUPPORTED if a capture that this library began on
+ * a stream of the device is still in progress, else PS_SUCCESS. */
 ps_status ps_capture_refuse_device(struct ps_device *device);
 
 /* Add the object to all captures of the runtime that are in progress, because
@@ -84,7 +84,7 @@ ps_status ps_capture_refuse_device(struct ps_device *device);
 ps_status
 ps_capture_keep(struct ps_runtime *runtime, const struct ps_kept *item);
 
-/* As ps_capture_keep, but add the object only to this capture. */
+/* Like ps_capture_keep, but add the object only to this capture. */
 ps_status
 ps_capture_keep_in(struct ps_capture *capture, const struct ps_kept *item);
 

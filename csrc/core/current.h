@@ -17,8 +17,8 @@ struct ps_device;
 struct ps_stream;
 
 /* Create a copy of `others`.  If `others` is NULL or was created before this
- * process was forked, the new object has no set streams.  Returns NULL if out
- * of memory. */
+ * process was forked, no streams are set in the new object.  Returns NULL if
+ * out of memory. */
 struct ps_currents *ps_currents_create(struct ps_currents *others);
 
 /* Free *currents.  For each of its stream references, call drop, which must
@@ -48,7 +48,7 @@ ps_status
 ps_current_set(struct ps_currents *currents, struct ps_stream *stream,
                struct ps_device *left, struct ps_stream **replaced);
 
-/* As ps_current_set, and also remember which streams were current on the two
+/* Like ps_current_set, but also remember which streams were current on the two
  * devices, so that ps_current_exit can restore them. */
 ps_status
 ps_current_enter(struct ps_currents *currents, struct ps_stream *stream,

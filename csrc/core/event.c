@@ -152,7 +152,7 @@ ps_event_unref(struct ps_event *event)
     return ps_event_let_go(event) ? PS_SUCCESS : ps_event_finish(event);
 }
 
-/* As ps_event_adopt, but calls no trace hook. */
+/* Like ps_event_adopt, but calls no trace hook. */
 static bool
 claim(struct ps_event *event, struct ps_device *device, ps_handle handle)
 {
@@ -373,8 +373,8 @@ ps_event_record(struct ps_event *event, struct ps_stream *stream)
 
 /* Store that the first `recorded` records are done.  Does nothing for an
  * external event: `recorded` does not count the records of graph launches, so
- * such an event may be pending again although the count is the same.  Does
- * nothing either while the race detector ignores the thread's calls: the next
+ * such an event may be pending again although the count is the same.  Also
+ * does nothing while the race detector ignores the thread's calls: the next
  * query or wait must call the backend, so that the detector learns of it. */
 static void
 remember_done(struct ps_event *event, unsigned long long recorded)

@@ -119,7 +119,7 @@ ps_native_event_give(struct ps_device *device, bool traced, ps_handle handle);
 
 /* Record the event on the stream.  Enqueues (see backend.h), but may block if
  * the event has no native event yet.  Returns PS_ERROR_INVALID_DEVICE if the
- * native event is on another device than the stream. */
+ * native event and the stream are on different devices. */
 ps_status ps_event_record(struct ps_event *event, struct ps_stream *stream);
 
 /* Returns PS_SUCCESS if the event was never recorded or its latest record is
@@ -131,7 +131,7 @@ ps_status ps_event_query(struct ps_event *event);
 ps_status
 ps_event_synchronize(struct ps_event *event, const struct ps_limit *limit);
 
-/* Synchronize with the event, if this is possible without a call of the
+/* Synchronize with the event, if this is possible without a call to the
  * backend.  If the latest record is known to be done, calls the trace hook and
  * returns PS_SUCCESS.  If the event was never recorded, only returns
  * PS_SUCCESS.  Otherwise does nothing and returns PS_ERROR_NOT_KNOWN.  Never

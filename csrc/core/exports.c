@@ -1,5 +1,5 @@
 /* The exported handles are in a list.  The mutex that guards the list is held
- * only for short times, never across a call of a backend. */
+ * only briefly, and never across a call to a backend. */
 #include "exports.h"
 
 #include <pthread.h>

@@ -418,9 +418,10 @@ copy_keep(const struct ps_keep *from, struct ps_keep *to)
     return status;
 }
 
-/* Check that `number`, as the caller has found it, is the number of the
- * graph's latest capture.  0 means that the caller knows of no capture; then
- * the function returns `without`, so that the caller does not try again. */
+/* Check that `number`, which the caller read earlier, is the number of the
+ * graph's latest capture.  If it is not, and `number` is 0, the caller knew of
+ * no capture.  In that case, returns `without`, so that the caller does not
+ * try again. */
 static ps_status
 check_number_locked(const struct ps_graph *graph, uint64_t number,
                     ps_status without)
@@ -719,8 +720,8 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
             own = ps_stream_ref(launch->stream);
         }
         if (own == NULL) {
-            /* The caller has created this thread's default stream on the
-             * device that the graph had then.  So another thread has since
+            /* Before this call, the caller has created this thread's default
+             * stream on the graph's device.  So another thread has since
              * captured the graph again, on another device, or this thread is
              * ending. */
             return unlock(graph, PS_ERROR_GRAPH_CHANGED);

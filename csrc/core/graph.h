@@ -26,7 +26,7 @@ struct ps_graph {
     /* The device of the latest capture.  Set with the mutex held.  Atomic
      * because the Python layer reads it without the mutex. */
     struct ps_device *_Atomic device;
-    /* Guards the fields below.  Also held across calls of the backend. */
+    /* Guards the fields below.  Also held across calls to the backend. */
     pthread_mutex_t mutex;
     /* The stream of the capture in progress, or NULL. */
     struct ps_stream *origin;
@@ -53,8 +53,9 @@ struct ps_graph {
     /* A borrowed block (see memory.h) of 0 bytes.  Every launch counts as a
      * use of the block, so the block is released when all launches are done.
      * When the graph drops the block, it gives the block's owner references to
-     * the objects of `keep` and `updated`, so these objects live until then.
-     * NULL if there was no launch since the graph was captured or updated. */
+     * the objects of `keep` and `updated`, so these objects live until all
+     * launches are done.  NULL if there was no launch since the graph was
+     * captured or updated. */
     struct ps_block *launches;
     /* The stream of the latest launch; NULL before the first one.  Work that
      * is queued on this stream later runs after all launches. */
@@ -131,7 +132,8 @@ struct ps_stream *ps_graph_launched(struct ps_graph *graph);
 ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
 
 /* Make the executable with all options, unless the graph has one or is empty.
- * *made becomes true if this call was to make it.  May block. */
+ * *made becomes true if this call had to make it, even if that failed.  May
+ * block. */
 ps_status ps_graph_prepare(struct ps_graph *graph, bool *made);
 
 /* Make later launches of `graph` do the work of `other` instead.  `number` is
@@ -162,15 +164,17 @@ ps_status ps_graph_add_child(struct ps_graph *graph, struct ps_graph *child,
                              uint64_t number, struct ps_stream *stream);
 
 /* A launch and its callbacks.  The launch fails if `number` is not the number
- * of the graph's latest capture.  It is 0 if the caller knows of no capture;
- * then PS_ERROR_GRAPH_EMPTY says so.  The callbacks of all launches of a graph
- * are called one after another, in the order of the launches.  The graph's
- * mutex is held during a callback, so a callback must not block. */
+ * of the graph's latest capture.  In that case, if `number` is 0 because the
+ * caller knows of no capture, the status is PS_ERROR_GRAPH_EMPTY.  The
+ * callbacks of all launches of a graph are called one after another, in the
+ * order of the launches.  The graph's mutex is held during a callback, so a
+ * callback must not block. */
 struct ps_launch {
     uint64_t number;
-    /* The current stream of the graph's device, as the caller has found it.
-     * The launch uses it if the calling thread's default stream is current,
-     * but has ended with the thread.  NULL if the graph had no device. */
+    /* The current stream of the graph's device, as the caller read it before
+     * the launch; NULL if the graph had no device.  The launch uses this
+     * stream if the calling thread's default stream is current, but no longer
+     * exists because the thread is ending. */
     struct ps_stream *stream;
     /* Called just before the launch is queued on the stream. */
     void (*begin)(struct ps_launch *launch, struct ps_stream *stream);

@@ -19,7 +19,7 @@
 enum { LEAST_BUCKETS = 8 };
 
 struct ps_mailbox {
-    /* Guards the fields below.  Never held across a call of a backend. */
+    /* Guards the fields below.  Never held across a call to a backend. */
     pthread_mutex_t mutex;
     pthread_cond_t posted;
     /* The messages that can be taken, as a ring of their notifications. */

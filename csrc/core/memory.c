@@ -206,8 +206,8 @@ poison(struct ps_block *block)
 
 /* Settle a block that no work uses any more: free it, keep it for reuse, or
  * return it to its owner.  Pinned memory is always kept, because the driver
- * frees it only after all work of the GPU.  The caller may be the thread for
- * which that work waits. */
+ * waits for all work of the GPU before it frees pinned memory, and that work
+ * may be waiting for the calling thread. */
 static ps_status
 settle(struct ps_block *block)
 {
@@ -252,7 +252,7 @@ list_locked(struct ps_memory_pool *pool, struct ps_stream *stream)
  * invalidate captures.  So blocks with such memory are held in the list of the
  * device's default stream, until a sweep by a thread that may wait for work.
  * When the driver unpins memory, it waits for all work of the GPU.  So blocks
- * with such memory are held there until such a sweep has `unpin` set. */
+ * with such memory are held there until such a sweep runs with `unpin` set. */
 static ps_status
 finish(struct ps_block *block, bool unpin)
 {
@@ -494,7 +494,7 @@ ps_memory_sweep(struct ps_runtime *runtime)
     sweep(runtime, NULL, SIZE_MAX, true);
 }
 
-/* The most streams that a sweep checks if nothing was waited for. */
+/* The most streams that a sweep checks if it need not check all of them. */
 enum { LOOKED_AT = 16 };
 
 void
@@ -549,7 +549,8 @@ ps_pinned_trim(struct ps_runtime *runtime)
 
 /* Allocate the block's memory.  If memory is short, wait for the work that
  * uses retired blocks, within the limit, and try again.  If host memory is
- * short, first free the idle pinned blocks; that wait has no limit. */
+ * short, also free the idle pinned blocks before trying again; the limit does
+ * not apply to this step. */
 static ps_status
 allocate(struct ps_block *block, size_t nbytes, const struct ps_limit *limit)
 {

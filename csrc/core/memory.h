@@ -34,7 +34,7 @@ struct ps_memory_stats {
 /* The blocks of a runtime that have no references but are not freed yet:
  * retired blocks, and idle pinned blocks. */
 struct ps_memory_pool {
-    /* Guards the lists and counts.  Never held across a call of a backend. */
+    /* Guards the lists and counts.  Never held across a call to a backend. */
     pthread_mutex_t mutex;
     /* The first and the last stream in a list of the streams that have uses in
      * memory.first or blocks in memory.held (see struct ps_stream).  The list
@@ -121,7 +121,7 @@ struct ps_block {
  * released, or -1 to leave the memory unchanged. */
 extern atomic_int ps_memory_poison;
 
-/* Initialize the pool as empty.  If it had blocks, they are not freed. */
+/* Initialize the pool as empty.  Blocks that it had are not freed. */
 void ps_memory_pool_init(struct ps_memory_pool *pool);
 
 /* Set whether the calling thread may wait for queued work to finish.
@@ -147,10 +147,10 @@ ps_memory_has_retired(struct ps_memory_pool *pool)
  * May block. */
 void ps_memory_sweep(struct ps_runtime *runtime);
 
-/* As ps_memory_sweep, but checks only a few of the streams that have retired
+/* Like ps_memory_sweep, but checks only a few of the streams that have retired
  * blocks.  The next call checks others.  So the duration of a call does not
- * depend on the number of streams.  Unpins no memory, because a driver unpins
- * memory only after all work of the GPU. */
+ * depend on the number of streams.  Unpins no memory, because a driver waits
+ * for all work of the GPU before it unpins memory. */
 void ps_memory_sweep_some(struct ps_runtime *runtime);
 
 /* Allocate nbytes (0 or more) of device memory, for work that is queued on the
@@ -161,15 +161,15 @@ ps_status
 ps_block_create(struct ps_stream *stream, size_t nbytes,
                 const struct ps_limit *limit, struct ps_block **block);
 
-/* As ps_block_create, but for nbytes of pinned memory, which all devices of
+/* Like ps_block_create, but for nbytes of pinned memory, which all devices of
  * the runtime can access. */
 ps_status
 ps_block_create_pinned(struct ps_device *device, size_t nbytes,
                        const struct ps_limit *limit, struct ps_block **block);
 
-/* As ps_block_create, but for nbytes (1 or more) of interprocess memory.  This
- * is device memory that other processes may open, and that work of any stream
- * may use.  To open it, another process needs the block's handle and
+/* Like ps_block_create, but for nbytes (1 or more) of interprocess memory.
+ * This is device memory that other processes may open, and that work of any
+ * stream may use.  To open it, another process needs the block's handle and
  * nbytes. */
 ps_status
 ps_block_create_shared(struct ps_device *device, size_t nbytes,
@@ -215,10 +215,10 @@ struct ps_stream *ps_block_stream(struct ps_block *block);
 ps_status
 ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
 
-/* As ps_block_use, in two steps.  Call ps_block_use_begin before you queue
- * work with the block.  If it fails, do not queue the work.  If it succeeds,
- * call ps_block_use_end after the work was queued, or after it could not be
- * queued. */
+/* Like ps_block_use, but in two steps.  Call ps_block_use_begin before you
+ * queue work with the block.  If it fails, do not queue the work.  If it
+ * succeeds, call ps_block_use_end after the work was queued, or after it could
+ * not be queued. */
 ps_status ps_block_use_begin(struct ps_block *block, struct ps_stream *stream);
 void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 
@@ -233,9 +233,9 @@ ps_status ps_block_streams(struct ps_block *block, bool lasting,
 void
 ps_memory_counts_read(struct ps_device *device, struct ps_memory_stats *stats);
 
-/* As ps_memory_counts_read, and also get the bytes that the backend's pool has
- * reserved.  If the backend has no pool, *reserved becomes the bytes of the
- * blocks.  May block. */
+/* Like ps_memory_counts_read, but also get the bytes that the backend's pool
+ * has reserved.  If the backend has no pool, *reserved becomes the bytes of
+ * the blocks.  May block. */
 ps_status
 ps_memory_stats_read(struct ps_device *device, struct ps_memory_stats *stats,
                      struct ps_memory_counter *reserved);

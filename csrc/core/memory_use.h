@@ -35,8 +35,8 @@ struct ps_block_use {
     bool recorded;
     /* The block that is used.  NULL until the block is retired. */
     struct ps_block *block;
-    /* The next use in the list that has this use: the block's list, or the
-     * stream's list once the block is retired. */
+    /* The next use in the list that contains this use: the block's list, or
+     * the stream's list once the block is retired. */
     struct ps_block_use *next;
 };
 

@@ -40,9 +40,9 @@ ps_event_notify(struct ps_event *event, struct ps_registration *registration);
 ps_status ps_device_notify(struct ps_device *device,
                            struct ps_registration *registration);
 
-/* Return and clear a failure of the device's work that was not reported,
- * because all notifications for that work were cancelled.  Returns PS_SUCCESS
- * if there is no such failure. */
+/* If the device's work has failed, and no notification reported the failure
+ * because all of them were cancelled, return and clear this failure.  Returns
+ * PS_SUCCESS if there is no such failure. */
 ps_status ps_device_take_failure(struct ps_device *device);
 
 /* Returns whether the thread that ps_device_notify has started for the device

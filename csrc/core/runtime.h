@@ -1,4 +1,4 @@
-/* Runtimes: a runtime is a registered backend together with core's state of
+/* Runtimes: a runtime is a registered backend together with core's state for
  * each of its devices.  A runtime and its devices live until the process ends,
  * so pointers to them need no reference count. */
 #ifndef PYSTREAMS_CORE_RUNTIME_H
@@ -58,7 +58,7 @@ struct ps_device {
     struct ps_stream *first_current;
 
     /* Guards the fields from here to `memory`.  Held for a few instructions,
-     * never across a call of the backend. */
+     * never across a call to the backend. */
     pthread_mutex_t mutex;
     /* The streams that ps_stream_find searches: owned streams that have
      * references, and the threads' default streams. */
@@ -81,8 +81,8 @@ struct ps_device {
     unsigned pool_turn; /* the index of the pooled stream to check next */
     /* The number of the device's multiprocessors that are in partitions. */
     int partitioned;
-    /* Pools of native events that no ps_event has.  The index of a pool is the
-     * flags of its events. */
+    /* Pools of native events that no ps_event owns, indexed by the flags of
+     * their events. */
     struct ps_idle_events idle_events[PS_EVENT_POOLS];
     struct ps_memory_stats memory;
 
@@ -137,7 +137,7 @@ struct ps_runtime {
 
 /* Store the failure of a clean-up that the program did not ask for.  The
  * operation that caused the clean-up must not fail because of it.  So the
- * failure is stored, and a later call of ps_runtime_take_failure returns it.
+ * failure is stored, and a later call to ps_runtime_take_failure returns it.
  * Of several failures only the first is stored. */
 static inline void
 ps_runtime_note_failure(struct ps_runtime *runtime, ps_status status)
@@ -179,7 +179,7 @@ ps_status ps_runtime_register(const struct ps_backend *backend,
                               const struct ps_faults *faults,
                               struct ps_refusal *refusal);
 
-/* Mark the calling thread's calls of the backend as the library's own, until
+/* Mark the calling thread's calls to the backend as the library's own, until
  * ps_own_end is called with the result of this function.  The mark is for an
  * observer, so it is not set if none is installed.  The race detector ignores
  * the order that the library's own calls give to operations, because the

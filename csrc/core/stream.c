@@ -43,7 +43,7 @@ take_locked(struct ps_device *device, int place,
     pool[place] = pool[--device->pooled_stream_count];
 }
 
-/* If the native stream at this place of the pool has the priority and the
+/* If the native stream at this place in the pool has the priority and the
  * blocking flag of `like`, or if `like` is NULL, move it from the pool to
  * *taken.  Returns false if there is no such stream. */
 static bool
@@ -63,7 +63,7 @@ pool_take(struct ps_device *device, int place, const struct ps_stream *like,
 }
 
 /* If the pool is full, move one of its native streams to *taken; otherwise
- * return false.  Repeated calls go through the places of the pool in turn. */
+ * return false.  Repeated calls go through the places in the pool in turn. */
 static bool
 pool_take_surplus(struct ps_device *device, struct ps_pooled_stream *taken)
 {
@@ -146,7 +146,7 @@ pool_examine(struct ps_stream *stream, const struct ps_pooled_stream *taken)
 }
 
 /* Find an idle native stream with the right priority and blocking flag in the
- * pool, and give it to the stream.  Checks the last place of the pool and then
+ * pool, and give it to the stream.  Checks the last place in the pool and then
  * the first places, at most LOOKED_AT places in all. */
 static void
 recycle(struct ps_stream *stream)

@@ -121,9 +121,9 @@ ps_stream_create(struct ps_device *device, int priority, bool blocking,
  * backend has blocking streams, else 0.  Never blocks. */
 ps_status ps_stream_blocking(struct ps_stream *stream, int *blocking);
 
-/* As ps_stream_create, for a stream of the partition.  Its native stream never
- * returns to the pool, because in the pool it would keep the partition from
- * being destroyed. */
+/* Like ps_stream_create, but for a stream of the partition.  Its native stream
+ * never returns to the pool, because in the pool it would keep the partition
+ * from being destroyed. */
 ps_status ps_partition_stream(struct ps_partition *partition, int priority,
                               const char *name, struct ps_stream **stream);
 
@@ -204,17 +204,17 @@ void ps_device_forget_failed(struct ps_device *device);
  * ps_runtime_take_failure. */
 void ps_device_give_up_deferred(struct ps_device *device);
 
-/* As the backend's stream_query and stream_synchronize.  Return
+/* Like the backend's stream_query and stream_synchronize.  Return
  * PS_ERROR_FOREIGN if a parent process created the stream, and
  * PS_ERROR_CAPTURE_UNSUPPORTED if the stream is known to be captured. */
 ps_status ps_stream_query(struct ps_stream *stream);
 ps_status
 ps_stream_synchronize(struct ps_stream *stream, const struct ps_limit *limit);
 
-/* As ps_stream_query, for core's own housekeeping.  Returns PS_ERROR_NOT_READY
- * also if the stream is being captured, or is the default stream of another
- * thread that has not ended.  Invalidates no capture, unless another thread
- * begins to capture this stream during the call. */
+/* Like ps_stream_query, but for core's own housekeeping.  Also returns
+ * PS_ERROR_NOT_READY if the stream is being captured, or is the default stream
+ * of another thread that has not ended.  Invalidates no capture, unless
+ * another thread begins to capture this stream during the call. */
 ps_status ps_stream_query_quietly(struct ps_stream *stream);
 
 ps_status ps_stream_wait_room(struct ps_stream *stream, int64_t timeout_ns);
@@ -245,8 +245,8 @@ ps_stream_wait_event(struct ps_stream *stream, struct ps_event *event);
 ps_status
 ps_stream_wait_stream(struct ps_stream *stream, struct ps_stream *other);
 
-/* As ps_stream_wait_stream, but calls no trace hook, so that it may be called
- * with a lock held. */
+/* Like ps_stream_wait_stream, but calls no trace hook, so that it may be
+ * called with a lock held. */
 ps_status ps_stream_wait_stream_quietly(struct ps_stream *stream,
                                         struct ps_stream *other);
 

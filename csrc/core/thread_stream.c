@@ -17,7 +17,7 @@ first_of_thread(void)
 }
 
 /* In a forked child, drop the thread's streams that the parent created.  This
- * calls no device. */
+ * calls no backend. */
 static void
 forget_ancestors(void)
 {

@@ -14,8 +14,8 @@
 
 #include "forward.h"
 
-/* What a slice stands for.  Some comments say what ps_slice.source refers to
- * in slices of this kind. */
+/* What a slice stands for.  If ps_slice.source refers to another slice, the
+ * comment on the kind says to which one. */
 enum ps_slice_kind {
     /* An operation that was not queued, or that is not reported yet. */
     PS_SLICE_NONE,
@@ -74,11 +74,11 @@ struct ps_slice {
     /* Whether this is a span on a stream, and events measure when it begins
      * and ends. */
     bool timed;
-    /* Whether activity reports (see reports.h) refer to this slice, so that a
-     * report sets the slice's times.  A report about a foreign slice also sets
-     * the slice's kind, which is PS_SLICE_NONE until then, and its name; if
-     * the slice is an operation, also its stream and nbytes.  Also true for a
-     * range or mark, though no report refers to it. */
+    /* Whether activity reports (see reports.h) set the slice's times.  In a
+     * foreign slice, the first report also sets the kind, which is
+     * PS_SLICE_NONE until then, and the name.  If the slice is an operation,
+     * that report sets the stream and nbytes, too.  `reported` is also true
+     * for a range or mark, although no report sets its times. */
     bool reported;
     /* Whether this is an operation, range or mark of another library. */
     bool foreign;

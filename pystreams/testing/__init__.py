@@ -26,9 +26,9 @@ __all__ = ["ORDER", "contract", "emulated_cuda", "fail", "hold"]
 
 # A sentence that tests of several groups are marked with.
 ORDER = (
-    "Queued work may run before or after the call that queued it returns. "
-    "The work of a stream runs in the order in which it was queued; only "
-    "events order it with the work of other streams."
+    "Queued work may run before or after the call that queued it returns. The "
+    "work of a stream runs in the order in which it was queued; only events "
+    "order it relative to the work of other streams."
 )
 
 

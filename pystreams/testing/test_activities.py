@@ -87,8 +87,8 @@ def test_what_is_queued_is_reported_later(device: Device, busy: Busy) -> None:
 
 @contract(
     "stream_number",
-    "The number by which activities name the stream; the numbers of a "
-    "device's streams differ.",
+    "Get the number that identifies the stream in activities; no two streams "
+    "of a device have the same number.",
     "graph_launch",
     "memory_fill",
 )

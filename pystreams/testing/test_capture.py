@@ -6,7 +6,8 @@ from pystreams.testing.device import Device
 
 @contract(
     "stream_capturing",
-    "Whether work on the stream is captured (1) or executed (0).",
+    "Set *capturing to 1 if work on the stream is captured, and to 0 if it is "
+    "executed.",
 )
 def test_not_unless_asked_for(device: Device) -> None:
     assert device.stream().is_capturing() is False

@@ -6,11 +6,10 @@ from pystreams.testing.busy import Busy
 from pystreams.testing.device import Device
 from pystreams.testing.limits import Background, eventually
 
-SET = (
-    "Make device current on the calling thread because the user asked for it."
-)
+SET = "Make the device current on the calling thread, at the user's request."
 SYNCHRONIZE = (
-    "Wait until all work queued on the device before the call is done."
+    "Wait until all work that was queued on the device before the call is "
+    "done."
 )
 CURRENT = (
     "A member leaves the calling thread's current device as it found it, on "
@@ -20,7 +19,7 @@ CURRENT = (
 
 @contract(
     "device_attribute",
-    "An attribute of the device, by its number in cudaDeviceAttr.",
+    "Get the device attribute whose number in cudaDeviceAttr is `attribute`.",
 )
 def test_attributes(device: Device) -> None:
     for index in range(device.count):
@@ -31,7 +30,7 @@ def test_attributes(device: Device) -> None:
         assert found.get("MultiProcessorCount", count) == count
 
 
-@contract("device_count", "How many devices there are.")
+@contract("device_count", "Get the number of devices.")
 def test_each_can_be_used(device: Device) -> None:
     assert device.count > 0
     for index in range(device.count):
@@ -51,7 +50,8 @@ def test_properties(device: Device) -> None:
 
 
 @contract(
-    "device_current", "The calling thread's current device: 0 on a new thread."
+    "device_current",
+    "Get the calling thread's current device, which is 0 on a new thread.",
 )
 def test_a_new_thread_starts_with_the_first(device: Device) -> None:
     assert device.current == 0

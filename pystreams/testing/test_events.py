@@ -23,7 +23,7 @@ SYNCHRONIZE = "Wait until the event's latest record is done."
 MANY = 1100
 
 
-@contract("event_create", "Make an event that was never recorded.")
+@contract("event_create", "Create an event, which counts as never recorded.")
 @pytest.mark.parametrize(
     "blocking", [False, True], ids=["spinning", "blocking"]
 )

@@ -39,8 +39,9 @@ def test_when_its_turn_comes(device: Device, busy: Busy) -> None:
 @contract(
     "stream_query",
     "Returns PS_SUCCESS when all work queued so far is done, "
-    "PS_ERROR_NOT_READY when some of it is not done, and otherwise the "
-    "failure that stays with the stream.",
+    "PS_ERROR_NOT_READY when some of it is not done, and the stream's "
+    "failure if its work has failed. The failure stays with the stream, so "
+    "later calls return it again.",
     "stream_fail",
 )
 def test_stream_query(device: Device) -> None:
@@ -148,7 +149,7 @@ def test_device_synchronize(device: Device, busy: Busy) -> None:
 
 @contract(
     "stream_destroy",
-    "If that work has failed and no call of stream_synchronize or "
+    "If the stream's work fails, and no call to stream_synchronize or "
     "device_synchronize has returned the failure, the next "
     "device_synchronize returns it.",
     "stream_fail",

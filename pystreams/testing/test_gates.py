@@ -14,12 +14,12 @@ REACHED = (
     "the stream after the gate starts only after gate_open."
 )
 WRITTEN = (
-    "*gate is written before reached can run, so that reached may open it. "
-    "If this call fails, *gate means nothing and reached never runs. reached "
-    "also never runs once shutdown has begun."
+    "*gate is written before reached can run, so that reached may open the "
+    "gate. If this call fails, *gate has no meaning, and reached never runs. "
+    "reached also never runs once shutdown has begun."
 )
 OPEN = (
-    "Open the gate, whether it was reached or not, and destroy it. Called "
+    "Open the gate, even if it was not reached yet, and destroy it. Called "
     "exactly once for each gate, on any thread. It may be called even if the "
     "gate's stream has failed, and even after shutdown."
 )
@@ -130,7 +130,7 @@ def test_a_closed_gate_holds_up_no_other(device: Device, busy: Busy) -> None:
 
 @contract(
     "stream_destroy",
-    "Work that is queued still runs; the call does not wait for it.",
+    "Queued work still runs; the call does not wait for it.",
     "stream_gate",
 )
 def test_destroyed_behind_a_closed_gate(device: Device, busy: Busy) -> None:

@@ -211,7 +211,7 @@ def test_a_launch_waits_for_an_event(device: Device, busy: Busy) -> None:
 
 @contract(
     "graph_instantiate",
-    "Make an executable of the graph. The executable may outlive the graph.",
+    "Make an executable from the graph. The executable may outlive the graph.",
     "memory_fill",
 )
 @pytest.mark.parametrize("keep", [False, True], ids=["alone", "kept"])
@@ -309,7 +309,9 @@ def test_copies_of_pageable_memory(device: Device, nbytes: int) -> None:
 
 
 @contract(
-    "graph_print", "Write the graph to a file, for people.", "memory_fill"
+    "graph_print",
+    "Write a description of the graph to a file, for people.",
+    "memory_fill",
 )
 def test_print(device: Device, tmp_path: Path) -> None:
     buffer = filled(device, device.stream(), 1)
@@ -402,7 +404,7 @@ def test_upload(device: Device) -> None:
 
 @contract(
     "graph_instantiate_with",
-    "As graph_instantiate, but use only the given options of enum "
+    "Like graph_instantiate, but use only the given options of enum "
     "ps_instantiate_option. graph_instantiate uses all of these options.",
     "memory_fill",
 )

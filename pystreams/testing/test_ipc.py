@@ -23,9 +23,8 @@ def shared(device: Device) -> pystreams.Event:
 
 @contract(
     "event_export",
-    "Write a handle by which another process can open the event, "
-    "as long as this process lives and the event is not "
-    "destroyed.",
+    "Write a handle with which another process can open the event, as long "
+    "as this process lives and the event is not destroyed.",
 )
 def test_one_handle_for_each_event(device: Device) -> None:
     first, second = shared(device), shared(device)
@@ -102,8 +101,8 @@ def shared_memory(device: Device, nbytes: int = 100) -> pystreams.Buffer:
 
 @contract(
     "shared_allocate",
-    "Allocate nbytes (> 0) of the device's memory. Work of every stream may "
-    "use it as soon as the call returns. Write a handle by which other "
+    "Allocate nbytes (> 0) of the device's memory. Work on any stream may "
+    "use it as soon as the call returns. Write a handle with which other "
     "processes of this user can open it, as long as this process lives and "
     "the memory is not freed.",
 )

@@ -71,8 +71,8 @@ def test_free_does_not_wait(device: Device, busy: Busy) -> None:
 
 @contract(
     "pinned_allocate",
-    "nbytes (> 0) of host memory that every device of the backend reaches "
-    "and copies asynchronously.",
+    "nbytes (> 0) of host memory that every device of the backend can access "
+    "and copy asynchronously.",
 )
 def test_pinned(device: Device, busy: Busy) -> None:
     for index in range(device.count):
@@ -163,8 +163,8 @@ def test_fill_items(device: Device, busy: Busy, value: bytes) -> None:
 
 @contract(
     "memory_info",
-    "The bytes that allocations can still get, and the bytes of the whole "
-    "memory.",
+    "Get the number of bytes that can still be allocated, and the size of "
+    "the whole memory in bytes.",
 )
 def test_info(device: Device) -> None:
     for index in range(device.count):
@@ -205,7 +205,8 @@ def test_where_an_address_is(device: Device) -> None:
 
 @contract(
     "peer_accessible",
-    "Whether device can reach peer's memory without staging (1) or not (0).",
+    "Set *accessible to 1 if `device` can access the memory of `peer` without "
+    "staging, else to 0.",
 )
 def test_peers(two_devices: Device) -> None:
     for here, there in ((0, 1), (1, 0)):
@@ -237,7 +238,7 @@ def test_peer_access(two_devices: Device) -> None:
 @contract(
     "host_register",
     "Pin nbytes (> 0) of host memory that the program has allocated: until "
-    "host_unregister, every device of the backend reaches it and copies it "
+    "host_unregister, every device of the backend can access and copy it "
     "asynchronously.",
 )
 def test_register(device: Device, busy: Busy) -> None:
@@ -277,7 +278,7 @@ def test_register_twice(device: Device) -> None:
 
 @contract(
     "host_unregister",
-    "Unpin memory that one call of host_register has pinned.",
+    "Unpin memory that one call to host_register has pinned.",
 )
 def test_unregister(device: Device) -> None:
     memory = bytearray(1 << 16)

@@ -17,13 +17,13 @@ NO_PLACE = (
     "any thread."
 )
 OF_EVENT = (
-    "As stream_notify, but call reached when the event's latest record is "
+    "Like stream_notify, but call reached when the event's latest record is "
     "done, or at once if the event was never recorded. Later records, the "
-    "event's destruction, and the state of other streams than that of the "
-    "record do not change when reached is called."
+    "event's destruction, and the state of streams other than the one of that "
+    "record do not affect when reached is called."
 )
 CANCELLED = (
-    "Cancel the notification: after PS_SUCCESS reached never runs, and the "
+    "Cancel the notification: after PS_SUCCESS, reached never runs, and the "
     "backend does not use the memory any more."
 )
 

@@ -9,8 +9,8 @@ from pystreams.testing.device import FAILURE, Device, fails
 from pystreams.testing.limits import eventually
 
 AS_STREAMS = (
-    "As stream_create, for a stream whose work runs on the partition's "
-    "multiprocessors alone."
+    "Like stream_create, but create a stream whose work runs only on the "
+    "partition's multiprocessors."
 )
 LEFT = "Other partitions can then get its multiprocessors."
 

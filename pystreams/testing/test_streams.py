@@ -31,16 +31,16 @@ DEFAULT = (
     "executable has the handle 0."
 )
 ALONE = (
-    "Make a stream that serializes with no other one, not even with the "
+    "Create a stream that serializes with no other stream, not even with the "
     "default stream."
 )
 SERIALIZES = (
-    "As stream_create, but make a blocking stream, which serializes with the "
-    "default stream of its device. Work that is queued on the default stream "
-    "starts when all earlier work of the device's blocking streams is done. "
-    "Work that is queued on a blocking stream starts when all earlier work "
-    "of the default stream is done. It is as if the one stream waited for an "
-    "event of the other."
+    "Like stream_create, but create a blocking stream, which serializes with "
+    "the default stream of its device. Work that is queued on the default "
+    "stream starts when all earlier work of the device's blocking streams is "
+    "done. Work that is queued on a blocking stream starts when all earlier "
+    "work of the default stream is done. It is as if the one stream waited "
+    "for an event recorded on the other."
 )
 COUNTS = (
     "A record, a wait, a query, a synchronization and a notification of the "
@@ -52,13 +52,15 @@ IMPLICIT = (
     "stream_query and stream_capturing invalidate the capture."
 )
 BLOCKING = (
-    "Whether the stream, which another library may have made, serializes "
-    "with the default stream (1) or not (0); 1 for stream 0."
+    "Set *blocking to 1 if the stream serializes with the default stream, "
+    "else to 0. For stream 0 it is 1. Another library may have created the "
+    "stream."
 )
 QUERY = (
     "Returns PS_SUCCESS when all work queued so far is done, "
-    "PS_ERROR_NOT_READY when some of it is not done, and otherwise the "
-    "failure that stays with the stream."
+    "PS_ERROR_NOT_READY when some of it is not done, and the stream's failure "
+    "if its work has failed. The failure stays with the stream, so later "
+    "calls return it again."
 )
 
 
@@ -81,8 +83,8 @@ THREAD_NAMES = (
 
 @contract(
     "stream_priority_range",
-    "The priorities a stream may have: least (0) and greatest (0 or "
-    "negative; a lower number is served first).",
+    "*least is 0, and *greatest is 0 or negative. Streams with lower numbers "
+    "are served first.",
 )
 def test_priority_range(device: Device) -> None:
     for index in range(device.count):
@@ -92,7 +94,10 @@ def test_priority_range(device: Device) -> None:
         assert greatest <= 0
 
 
-@contract("stream_create", "priority is within the range.")
+@contract(
+    "stream_create",
+    "`priority` is in the range that stream_priority_range returns.",
+)
 def test_priorities(device: Device) -> None:
     least, greatest = Stream.priority_range(device.name)
     for priority in range(greatest, least + 1):
@@ -271,7 +276,7 @@ def test_each_device_has_a_default_stream(
 
 @contract(
     "stream_destroy",
-    "Work that is queued still runs; the call does not wait for it.",
+    "Queued work still runs; the call does not wait for it.",
 )
 def test_destroyed_while_busy(device: Device, busy: Busy) -> None:
     stream, destroy = device.raw_stream()
@@ -391,7 +396,7 @@ def test_a_later_record_that_is_done_first(device: Device, busy: Busy) -> None:
     only_once_open(gate, mark.query)
 
 
-@contract("stream_wait_event", "The event may be of another device.")
+@contract("stream_wait_event", "The event may belong to another device.")
 def test_wait_for_another_device(two_devices: Device, busy: Busy) -> None:
     device = two_devices
     for here, there in ((0, 1), (1, 0)):

@@ -21,8 +21,8 @@ def fills(t: timeline.Timeline) -> list[tuple[int, int, int]]:
 
 @contract(
     "time_now",
-    "The present time in nanoseconds, on the clock by which operations are "
-    "timed: CLOCK_MONOTONIC, unless time is virtual.",
+    "Get the present time in nanoseconds, on the clock with which operations "
+    "are timed: CLOCK_MONOTONIC, unless time is virtual.",
     "operation_times",
     "memory_fill",
 )

@@ -8,8 +8,8 @@ from pystreams.testing.device import Device
 from pystreams.testing.limits import eventually
 
 ELAPSED = (
-    "Milliseconds between two events of one device, both made with "
-    "PS_EVENT_TIMING, recorded and done."
+    "Get the milliseconds between two events of one device. Both were created "
+    "with PS_EVENT_TIMING, were recorded, and are done."
 )
 
 

@@ -9,7 +9,7 @@ from pystreams.testing.device import Device
 from pystreams.testing.limits import eventually, never
 
 libc: ctypes.CDLL = ctypes.CDLL(None)
-CALLED = "Queue a call of function(argument) on one of the backend's threads."
+CALLED = "Queue a call to function(argument) on one of the backend's threads."
 
 
 class Call:

@@ -54,14 +54,14 @@ FAULTS = {
         "test_each_device_has_a_default_stream": (EVERY, DEFAULT),
         "test_the_default_stream_is_independent": (
             "stream_create",
-            "Make a stream that serializes with no other one,",
+            "Create a stream that serializes with no other stream,",
         ),
     },
     "first": {
         "test_synchronize_waits_for_another_device": (
             "device_synchronize",
-            "Wait until all work queued on the device before the call is "
-            "done.",
+            "Wait until all work that was queued on the device before the "
+            "call is done.",
         ),
     },
     "lost": {
@@ -79,7 +79,7 @@ FAULTS = {
         ),
         "test_of_a_destroyed_stream": (
             "stream_destroy",
-            "If that work has failed and no call of stream_synchronize or",
+            "If the stream's work fails, and no call to stream_synchronize or",
         ),
     },
     "early": {
@@ -114,7 +114,7 @@ FAULTS = {
         "test_a_closed_gate_holds_up_no_other": (EVERY, "Queued work may run"),
         "test_destroyed_behind_a_closed_gate": (
             "stream_destroy",
-            "Work that is queued still runs;",
+            "Queued work still runs;",
         ),
     },
 }

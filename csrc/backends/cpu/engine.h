@@ -113,7 +113,7 @@ struct cpu_handles {
 struct cpu_slot *
 cpu_slot_take_locked(struct cpu_engine *engine, enum cpu_tag tag, int device);
 void cpu_slot_give_locked(struct cpu_engine *engine, struct cpu_slot *slot);
-/* Reserve `count` slots, so that the next `count` calls of
+/* Reserve `count` slots, so that the next `count` calls to
  * cpu_slot_take_locked cannot fail.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_slots_reserve_locked(struct cpu_engine *engine, size_t count);
 /* Returns whether any handle is live. */
@@ -383,7 +383,7 @@ struct cpu_record {
 
 /* Call this before the event gets a new record.  Sets `known` to CPU_UNKNOWN,
  * so that threads without the lock can no longer replace the time in `known`.
- * Stores that time, if any, in the event's present record. */
+ * If `known` had a time, stores it in the event's present record. */
 static inline void
 cpu_event_forget_locked(struct cpu_slot *event)
 {
@@ -407,7 +407,7 @@ union cpu_item {
 /* Returns NULL if out of memory. */
 void *cpu_item_take_locked(struct cpu_engine *engine);
 void cpu_item_give_locked(struct cpu_engine *engine, void *item);
-/* Reserve `count` items, so that the next `count` calls of
+/* Reserve `count` items, so that the next `count` calls to
  * cpu_item_take_locked cannot fail.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_items_reserve_locked(struct cpu_engine *engine, size_t count);
 
@@ -517,7 +517,7 @@ bool cpu_stream_serve_locked(struct cpu_stream *stream);
 void cpu_gate_enter(const struct cpu_operation *operation, ps_status status);
 /* Returns the name of an operation, for people. */
 const char *cpu_operation_name(enum cpu_kind kind);
-/* Give up a stream that the caller has taken: makes it idle, ready or parked,
+/* Release a stream that the caller has taken: makes it idle, ready or parked,
  * depending on its new head.  May free the stream. */
 void cpu_stream_settle_locked(struct cpu_stream *stream);
 /* If the stream is in the state that CPU_DONE describes, store CPU_DONE in its
@@ -532,9 +532,9 @@ cpu_stream_forget_locked(struct cpu_stream *stream)
     }
 }
 /* Serve a stream that the caller has taken, as long as its operations are
- * cheap, and then give the stream up.  So cheap operations need not wait for a
+ * cheap, and then release the stream.  So cheap operations need not wait for a
  * worker.  If the calling thread is already executing an operation or a
- * notification, this only gives the stream up, so that the functions of gates
+ * notification, this only releases the stream, so that the functions of gates
  * and notifications never nest.  Returns false in a forked child; see
  * cpu_stream_serve_locked. */
 bool cpu_stream_help_locked(struct cpu_stream *stream);
@@ -573,7 +573,7 @@ cpu_engine_staff_locked(struct cpu_engine *engine, enum cpu_kind kind);
 bool cpu_thread_start_locked(struct cpu_engine *engine, void *(*body)(void *),
                              const char *name);
 /* Let a worker run the host function at the head of a stream that the caller
- * has taken.  The caller gives up the stream to the worker.  Returns false,
+ * has taken.  The caller hands the stream over to the worker.  Returns false,
  * and does nothing, if no worker can be started.  Called only while the engine
  * is CPU_LAZY. */
 bool cpu_stream_hand_locked(struct cpu_stream *stream);
@@ -755,7 +755,7 @@ enum cpu_phase {
 };
 
 struct cpu_device {
-    _Atomic int64_t known; /* as cpu_slot.known, for the default stream */
+    _Atomic int64_t known; /* like cpu_slot.known, for the default stream */
     struct cpu_stream default_stream;
     /* All streams, the newest first.  When a schedule first uses a stream, it
      * moves the stream to the front. */
@@ -844,9 +844,9 @@ struct cpu_lazy {
     uint64_t random;  /* the state of the random generator */
     uint64_t first;   /* the last ticket before the schedule began */
     uint64_t seen;    /* the last ticket when release_locked was last called */
-    uint64_t steps;   /* as ps_schedule_result.steps */
+    uint64_t steps;   /* see ps_schedule_result.steps */
     uint64_t order;   /* a hash of the steps */
-    uint64_t rank;    /* the priority of the host; as cpu_stream.rank */
+    uint64_t rank;    /* the priority of the host; see cpu_stream.rank */
     unsigned streams; /* the number of streams that the schedule has used */
     unsigned polls;   /* the number of queries that found work pending */
     /* The stream of the latest such query; it may have been freed. */
@@ -1015,7 +1015,7 @@ void cpu_lazy_poll_locked(struct cpu_engine *engine);
 enum ps_progress
 cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline);
 
-/* As note_locked and arrived_locked in struct cpu_driver. */
+/* These are note_locked and arrived_locked in struct cpu_driver. */
 void cpu_lazy_note_locked(struct cpu_engine *engine, enum ps_note_kind kind,
                           uint64_t first, uint64_t second);
 void cpu_lazy_arrived_locked(struct cpu_engine *engine);

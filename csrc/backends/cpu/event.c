@@ -1,8 +1,8 @@
 /* Events and their records.  An event is a slot that holds the event's latest
- * record.  Each call of event_record creates a new record, unless at most the
- * event's time changes (see record_done).  A wait refers to the record that
- * was the latest when the wait was queued.  So the wait is not affected if the
- * event is recorded again. */
+ * record.  Each call to event_record creates a new record, except when at most
+ * the event's time changes (see record_done).  A wait refers to the record
+ * that was the latest when the wait was queued.  So the wait is not affected
+ * if the event is recorded again. */
 #include "shared.h"
 
 static struct cpu_slot *

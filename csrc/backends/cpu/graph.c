@@ -670,9 +670,9 @@ streams_make_locked(const struct graph *graph, struct cpu_stream *stream)
         cpu_stream_init_locked(streams[i], stream->engine, branch->device,
                                graph->one_priority ? stream->priority
                                                    : branch->priority);
-        /* Mark the stream's failure as reported in advance, so that it is not
-         * passed on to the device.  The joins pass it on to the launch's
-         * stream. */
+        /* If this stream fails, the joins pass the failure on to the launch's
+         * stream.  Mark it as already reported, so that it is not also passed
+         * on to the device. */
         streams[i]->destroyed = streams[i]->reported = true;
     }
     return streams;
@@ -695,7 +695,7 @@ push_plan_locked(struct cpu_plan *plan, struct cpu_stream **streams)
     }
 }
 
-/* Start the work of a launch, by giving up the streams that the launch has
+/* Start the work of a launch, by releasing the streams that the launch has
  * taken.  `idle` says whether the first stream was idle, so that the launch
  * has taken it too. */
 static void

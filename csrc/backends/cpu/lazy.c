@@ -1,11 +1,11 @@
 /* The engine while a schedule is explored.  The engine's threads then run only
- * host functions and notifications.  All other operations run in calls of the
- * program, on the calling thread.  After each call that has queued work, and
- * during each wait, the schedule's strategy picks a stream and runs the
- * operation at its head, again and again, until it lets the host continue or
- * the wait is over.  The choices depend only on the seed and the calls, unless
- * a callable or the host runs for too long (see NAPS).  So the same calls
- * usually lead to the same order on every machine.
+ * host functions and notifications.  All other operations run in calls that
+ * the program makes, on the calling thread.  After each call that has queued
+ * work, and during each wait, the schedule's strategy picks a stream and runs
+ * the operation at its head, again and again, until it lets the host continue
+ * or the wait is over.  The choices depend only on the seed and the calls,
+ * unless a callable or the host runs for too long (see NAPS).  So the same
+ * calls usually lead to the same order on every machine.
  *
  * Time is virtual.  It advances when the strategy picks a sleep, and when a
  * wait expires because nothing can run before its limit.  During a wait with a
@@ -941,8 +941,8 @@ run_blocked_locked(struct cpu_stream *stream, const struct ps_blocked *self)
            (!cpu_may_notify(engine) || cpu_notify_due_locked(engine));
 }
 
-/* As run_blocked_locked, on a thread that has no entry in the list of waiting
- * threads. */
+/* Like run_blocked_locked, but for a thread that has no entry in the list of
+ * waiting threads. */
 static bool
 run_locked(struct cpu_stream *stream)
 {

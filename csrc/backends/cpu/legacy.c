@@ -1,9 +1,9 @@
 /* The order between the work of a device's default stream and that of its
- * blocking streams, which is as with CUDA's legacy default stream.  Before
- * work other than a CPU_FREE is queued on the default stream, the default
- * stream is made to wait for the work that was queued on the blocking streams
- * since it last waited for them.  Likewise, before such work is queued on a
- * blocking stream, that stream is made to wait for the default stream. */
+ * blocking streams, which is the same as with CUDA's legacy default stream.
+ * Before work other than a CPU_FREE is queued on the default stream, the
+ * default stream is made to wait for the work that was queued on the blocking
+ * streams since it last waited for them.  Likewise, before such work is queued
+ * on a blocking stream, that stream is made to wait for the default stream. */
 #include "engine.h"
 
 /* Returns whether another stream must wait for this stream.  `known` is the

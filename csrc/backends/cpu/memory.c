@@ -5,12 +5,12 @@
  * never freed.
  *
  * An emulated device has a limited amount of memory.  A tree contains the
- * blocks of all emulated devices.  A block counts as used from the call of
- * memory_allocate to the call of memory_free, even if work before the free is
- * still pending.  A real device behaves in the same way: memory that is freed
- * in stream order can be allocated again at once, for work that is queued
- * later.  The device's memory pool is only simulated.  It counts the memory
- * that a driver would keep reserved, but reserves none. */
+ * blocks of all emulated devices.  A block counts as used from memory_allocate
+ * to memory_free, even if work before the free is still pending.  A real
+ * device behaves in the same way: memory that is freed in stream order can be
+ * allocated again at once, for work that is queued later.  The device's memory
+ * pool is only simulated.  It counts the memory that a driver would keep
+ * reserved, but reserves none. */
 #include "engine.h"
 
 #include <search.h>
@@ -317,7 +317,7 @@ cpu_peer_accessible(const struct ps_backend *backend, int device, int peer,
     return PS_SUCCESS;
 }
 
-/* There is nothing to do: every device reaches all of the host's memory. */
+/* There is nothing to do: every device can access all of the host's memory. */
 static ps_status
 cpu_peer_access(const struct ps_backend *backend, int device, int peer,
                 int access)

@@ -165,7 +165,7 @@ cpu_shared_close_locked(struct cpu_shared *shared)
 
 /* Returns the status if it is one that a record may have, else
  * PS_ERROR_UNKNOWN.  Another process may have written any number.  A status
- * that says why a call failed, such as PS_ERROR_TIMED_OUT, is none of a
+ * that says why a call failed, such as PS_ERROR_TIMED_OUT, is never that of a
  * record. */
 static ps_status
 checked(int status)

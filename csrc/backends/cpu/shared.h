@@ -95,7 +95,7 @@ cpu_token_create(const struct cpu_engine *engine, enum cpu_share share,
                  int device, const struct cpu_pages *pages,
                  struct cpu_token *token, void **mapped);
 /* Map the file that an interprocess handle identifies.  The handle may be any
- * bytes.  The caller must expect that the file contains any bytes behind the
+ * bytes.  The caller must be prepared for any bytes in the file behind the
  * nonce.  May be called without the engine's lock.  Statuses: those of
  * event_open, and PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_token_open(const struct cpu_engine *engine, enum cpu_share share,

@@ -1,7 +1,7 @@
 /* Threads that wait for the work of a stream, or for a record. */
 #include "engine.h"
 
-/* The time between two calls of ps_limit.is_over. */
+/* The time between two calls to ps_limit.is_over. */
 enum { QUESTION_NS = 50 * 1000 * 1000 };
 
 struct cpu_limit
@@ -62,8 +62,8 @@ cpu_wait_locked(struct cpu_engine *engine, const struct cpu_goal *goal,
                 ? engine->driver->wait_locked(engine, &waiter, goal, limit)
                 : wait_once_locked(engine, &waiter, limit);
     }
-    /* Remove the waiter from the list.  Not in a child that limit->is_over has
-     * forked: there, the list has waiters of threads that do not exist. */
+    /* Remove the waiter from the list, but not in a child that limit->is_over
+     * has forked: there, the list has waiters of threads that do not exist. */
     while (cpu_forks == forks && *waiters != NULL && *waiters != &waiter) {
         waiters = &(*waiters)->next;
     }

@@ -133,7 +133,7 @@ times_of(uint64_t start, uint64_t end)
     return (struct ps_times){(int64_t)start, (int64_t)end};
 }
 
-/* Convert a record of CUPTI to an activity.  Returns false if records of this
+/* Convert a CUPTI record to an activity.  Returns false if records of this
  * kind are not reported. */
 static bool
 read_record(const void *record, struct ps_activity *activity)
@@ -264,7 +264,7 @@ look_up_locked(void)
 
 /* ---- Members ---- */
 
-/* Returns whether calls of the function with this name must be reported to the
+/* Returns whether calls to the function with this name must be reported to the
  * observer.  Functions of cudart that queue work need not be listed, because
  * they call a driver function that is listed.  Functions of cudart that wait
  * are listed, because they may return without calling a listed driver

@@ -1,4 +1,4 @@
-/* Locks for calls of the driver that begin, join and end captures. */
+/* Locks for driver calls that begin, join and end captures. */
 #include "captures.h"
 
 #include <pthread.h>
@@ -83,9 +83,9 @@ cuda_stream_enter(struct cuda_entered *entered, ps_handle stream)
     int64_t limit = cuda_now_ns() + LIMIT;
 
     entered->stream = stream;
-    /* The handle of a default stream means another stream on each device or
-     * thread.  Those of devices are never captured, and those of threads are
-     * used by one thread only. */
+    /* The handle of a default stream means a different stream on each device
+     * or thread.  Those of devices are never captured, and those of threads
+     * are used by one thread only. */
     while (!try_enter(entered, stream <= PS_STREAM_PER_THREAD ||
                                    cuda_now_ns() > limit)) {
         nanosleep(&(struct timespec){.tv_nsec = PAUSE}, NULL);

@@ -1,7 +1,7 @@
-/* Locks for calls of the driver that must not run at the same time, because
- * one of them begins, joins or ends a capture.  The driver crashes if a
- * capture ends while another thread calls cuStreamGetCaptureInfo or
- * cuStreamWriteValue32 for a stream of the capture. */
+/* Locks for driver calls that must not run at the same time, because one of
+ * them begins, joins or ends a capture.  The driver crashes if a capture ends
+ * while another thread calls cuStreamGetCaptureInfo or cuStreamWriteValue32
+ * for a stream of the capture. */
 #ifndef PYSTREAMS_CUDA_CAPTURES_H
 #define PYSTREAMS_CUDA_CAPTURES_H
 
@@ -11,13 +11,14 @@
 
 /* ---- All captures ---- */
 
-/* One thread at a time holds the captures.  It does so for each begin and end
- * of a capture, and for the calls that must not run during these.  None of
- * these calls may wait for room in the queue of a stream: there may be room
- * only after a callable has ended, and the callable may be waiting to hold the
- * captures. */
+/* One thread at a time holds the captures.  A thread does so while it begins
+ * or ends a capture, and while it makes a call that must not run at such a
+ * time.  None of these calls may wait for room in a stream's queue: there may
+ * be room only after a callable has ended, and the callable may be waiting to
+ * hold the captures. */
 void cuda_captures_hold(void);
-/* As cuda_captures_hold, but gives up after 100 ms, and then returns false. */
+/* Like cuda_captures_hold, but gives up after 100 ms, and then returns
+ * false. */
 bool cuda_captures_try_hold(void);
 void cuda_captures_release(void);
 
@@ -37,11 +38,11 @@ struct cuda_entered {
     struct cuda_entered *next;
 };
 
-/* One thread at a time enters a stream.  It does so to queue a gate on the
- * stream, to begin a capture on it or, while there is a capture, to make it
- * wait for an event, which may join it to the capture.  So a stream that is
- * not captured when a gate is about to be queued is not captured until the
- * gate has been queued.
+/* One thread at a time enters a stream.  A thread does so to queue a gate on
+ * the stream, to begin a capture on the stream or, while there is a capture,
+ * to make the stream wait for an event, which may join the stream to the
+ * capture.  So if a stream is not captured when a thread is about to queue a
+ * gate, it stays uncaptured until the gate has been queued.
  *
  * If another thread has entered the stream, cuda_stream_enter waits until that
  * thread leaves it, but at most 100 ms.  Without a limit, both might wait for

@@ -135,7 +135,7 @@ struct cuda_driver {
     CUDA_DRIVER_EXTRAS(CUDA_FUNCTION_MEMBER)
 };
 
-/* Written by the first call of cuda_driver_load, and constant afterwards. */
+/* Written by the first call to cuda_driver_load, and constant afterwards. */
 extern struct cuda_driver cuda_driver;
 
 /* Look up the functions, if no earlier call has done so.  Call this before any
@@ -192,11 +192,11 @@ cuda_scope_leave(struct cuda_scope scope)
         cuda_scope_leave(scope_);                            \
     })
 
-/* As IN_CONTEXT, but also set the relaxed capture mode during the evaluation.
- * In this mode, the calls in the expression do not invalidate captures of
- * other streams.  The last error of cudart (cudaGetLastError) is not cleared
- * after a failure.  No other library sees this error, because cudart is linked
- * in statically. */
+/* Like IN_CONTEXT, but also set the relaxed capture mode during the
+ * evaluation.  In this mode, the calls in the expression do not invalidate
+ * captures of other streams.  The last error of cudart (cudaGetLastError) is
+ * not cleared after a failure.  No other library sees this error, because
+ * cudart is linked in statically. */
 #define ON_DEVICE(device, expression)                           \
     IN_CONTEXT(device, ({                                       \
                    CUstreamCaptureMode mode_ =                  \
@@ -231,9 +231,9 @@ cuda_stream_check_uncaptured(ps_handle stream)
                : status;
 }
 
-/* As the member stream_query, but returns PS_ERROR_CAPTURE_UNSUPPORTED if the
- * stream is being captured, and does not invalidate the capture.  The device's
- * context must be current. */
+/* Like the member stream_query, but returns PS_ERROR_CAPTURE_UNSUPPORTED if
+ * the stream is being captured, and does not invalidate the capture.  The
+ * device's context must be current. */
 static inline ps_status
 cuda_stream_state(ps_handle stream)
 {

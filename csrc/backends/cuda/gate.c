@@ -239,8 +239,8 @@ static ps_status
 check_uncaptured(ps_handle stream)
 {
     /* While a capture is ending, its streams may look uncaptured before the
-     * end is complete.  If the end takes long, go on: it may be waiting for
-     * the callable that has made this call. */
+     * end is complete.  If ending the capture takes long, go on: the thread
+     * that ends it may be waiting for the callable that has made this call. */
     if (!cuda_captures_exist() || !cuda_captures_try_hold()) {
         return PS_SUCCESS;
     }

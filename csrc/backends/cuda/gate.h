@@ -45,11 +45,11 @@ ps_status cuda_slot_arrive(struct cuda_slot *slot, ps_handle stream);
 /* Make the stream wait until the slot's latest gate is opened. */
 ps_status cuda_slot_wait(struct cuda_slot *slot, ps_handle stream);
 
-/* Returns PS_SUCCESS if the stream's next operation could run at once.  As
- * cuda_stream_state, but for a blocking stream also checks the default stream,
- * because the next operation will wait for the default stream.  If the stream
- * is the default stream itself, the driver's query includes the blocking
- * streams. */
+/* Returns PS_SUCCESS if the stream's next operation could run at once.  Like
+ * cuda_stream_state, but if the stream is blocking, also checks the default
+ * stream, because the next operation will wait for the default stream.  If the
+ * stream is the default stream itself, the driver's query includes the
+ * blocking streams. */
 ps_status cuda_stream_next_state(ps_handle stream);
 
 #endif

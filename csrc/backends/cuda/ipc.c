@@ -27,9 +27,9 @@ cuda_event_export(const struct ps_backend *backend, int device,
     return status;
 }
 
-/* Convert an error of cudaIpcOpenEventHandle to a status.  If the handle's
- * bytes identify no event, or if the event was destroyed, cudart returns one
- * of the errors below. */
+/* Convert an error returned by cudaIpcOpenEventHandle to a status.  If the
+ * handle's bytes identify no event, or if the event was destroyed, cudart
+ * returns one of the errors below. */
 static ps_status
 open_status(cudaError_t error)
 {

@@ -178,7 +178,7 @@ listen_to(int number, void *offer)
     return epoll_ctl(queue, EPOLL_CTL_ADD, number, &event) == 0;
 }
 
-/* Start the thread if it does not run. */
+/* Start the thread if it is not running. */
 static ps_status
 start_locked(void)
 {

@@ -121,7 +121,7 @@ enum { CHAINS = 1024 };
 /* A polling thread, and the queues that it polls. */
 struct poller {
     const char *name; /* the thread's name */
-    /* Guards the fields below.  Not held during calls of CUDA. */
+    /* Guards the fields below.  Not held during CUDA calls. */
     pthread_mutex_t lock;
     /* Signalled when there is new work, when the thread must stop, and when it
      * ends.  The condition uses the monotonic clock, which a static
@@ -393,7 +393,7 @@ poller_main(void *argument)
     return NULL;
 }
 
-/* Start the poller's thread if it does not run. */
+/* Start the poller's thread if it is not running. */
 static ps_status
 start_locked(struct poller *poller)
 {

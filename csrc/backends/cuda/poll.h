@@ -48,9 +48,9 @@ enum cuda_completion_kind {
     CUDA_OF_STREAM,
     /* The handle of an event of the program, which is polled itself. */
     CUDA_OF_EVENT,
-    /* The address of the completion, which is the only one in its queue.  A
-     * CUDA_OF_EVENT becomes CUDA_ALONE, but keeps its handle, when it must no
-     * longer be found by this handle. */
+    /* The address of the completion, which is the only one in its queue.  When
+     * a CUDA_OF_EVENT must no longer be found by its handle, it becomes
+     * CUDA_ALONE, but keeps the handle. */
     CUDA_ALONE,
 };
 
@@ -113,7 +113,7 @@ cuda_completion_record(struct cuda_completion *completion, ps_handle stream);
  * CUDA_NO_STREAM, the completion is the only one in its queue.  `word` becomes
  * the completion's word; if it is NULL, an event will be polled.  After this
  * call, the caller must queue the work that the completion will report, and
- * then call cuda_poll_leave.  Until it has done so, a call of cuda_poll_enter
+ * then call cuda_poll_leave.  Until it has done so, a call to cuda_poll_enter
  * for the same queue blocks.  Statuses: PS_ERROR_OUT_OF_MEMORY,
  * PS_ERROR_SHUTTING_DOWN. */
 ps_status cuda_poll_enter(int device, ps_handle stream, _Atomic uint32_t *word,

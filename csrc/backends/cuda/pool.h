@@ -25,15 +25,15 @@ cudaError_t cuda_pool_idle(int device, uint64_t *nbytes);
  * if cuda_pool_close has denied it. */
 cudaError_t cuda_pool_open(int device, int peer);
 
-/* cuda_pool_close takes the access away from `peer`, and makes later calls of
+/* cuda_pool_close takes the access away from `peer`, and makes later calls to
  * cuda_pool_open for the two devices fail.  cuda_pool_permit gives the access
  * again, and lets such calls succeed. */
 cudaError_t cuda_pool_close(int device, int peer);
 cudaError_t cuda_pool_permit(int device, int peer);
 
-/* As the member pool_trim, but does not wait for work first.  So freed memory
- * stays reserved if the driver has not noticed yet that the work before the
- * free is done. */
+/* Like the member pool_trim, but does not wait for work first.  So freed
+ * memory stays reserved if the driver has not noticed yet that the work before
+ * the free is done. */
 ps_status cuda_pool_reduce(int device, uint64_t nbytes);
 
 /* Returns whether the device's pool has a threshold (see pool_set_threshold).

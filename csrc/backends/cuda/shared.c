@@ -252,9 +252,9 @@ cuda_shared_allocate(const struct ps_backend *backend, int device,
 
 /* ---- Opening ---- */
 
-/* Convert an error of the driver to a status.  If the descriptor does not
- * refer to shared device memory, or if the memory's size is not the mapping's
- * size, the driver returns one of the errors below. */
+/* Convert a driver error to a status.  If the descriptor does not refer to
+ * shared device memory, or if the memory's size is not the mapping's size, the
+ * driver returns one of the errors below. */
 static ps_status
 open_status(ps_status status)
 {

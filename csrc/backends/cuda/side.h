@@ -11,11 +11,11 @@
 struct cuda_side;
 
 /* Take a side stream on which to wait for the event.  The stream is idle, or
- * still waits for earlier records of this event, or of a destroyed event that
- * had the same handle, for which the notifications were cancelled.  The
- * device's context must be current.  Returns PS_ERROR_NOT_READY if the side
- * stream for this event already has `most` pending waits.  If a new stream
- * cannot be created, returns that failure. */
+ * still waits for earlier records whose notifications were cancelled.  These
+ * are records of this event, or of a destroyed event that had the same handle.
+ * The device's context must be current.  Returns PS_ERROR_NOT_READY if the
+ * side stream for this event already has `most` pending waits.  If a new
+ * stream cannot be created, returns that failure. */
 ps_status cuda_side_find(int device, ps_handle event, unsigned most,
                          struct cuda_side **side);
 

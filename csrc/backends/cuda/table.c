@@ -96,8 +96,8 @@ cuda_device_restore(const struct ps_backend *backend, int previous)
     unsigned flags;
     int active = 1;
 
-    /* cuda_device_current gives 0 also for a thread without a context.  So if
-     * device 0 has no context, do not create one here.  Instead, leave the
+    /* cuda_device_current also returns 0 for a thread without a context.  So
+     * if device 0 has no context, do not create one here.  Instead, leave the
      * thread without a context. */
     if (previous == 0) {
         ps_status status =

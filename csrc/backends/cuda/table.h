@@ -110,9 +110,10 @@ void cuda_device_observe(int device);
 /* Wait for the stream's work by polling, unless the stream is being captured.
  * The stream's context must be current.  Call this before a driver call that
  * waits for the stream with the driver's locks held.  That call then need not
- * wait, unless another thread queues work in between.  Otherwise it could
- * deadlock: it would block other threads that call the driver, and the
- * stream's work may depend on these threads.  May block. */
+ * wait, unless another thread queues work in between.  Without
+ * cuda_stream_drain, that call could deadlock: it would block other threads
+ * that call the driver, and the stream's work may depend on these threads.
+ * May block. */
 ps_status cuda_stream_drain(int device, ps_handle stream);
 
 /* ---- shared.c ---- */

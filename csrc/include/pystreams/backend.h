@@ -1,18 +1,18 @@
 /* The contract between pystreams and a backend.  A backend gives pystreams
  * access to devices.  It is a table of functions, struct ps_backend, and the
  * comments here are the specification of these functions.  A backend includes
- * this header and nothing else of pystreams; pystreams calls a backend only
- * through the table.
+ * no header of pystreams except this one and, for fault injection, faults.h.
+ * pystreams calls a backend only through the table.
  *
  * These rules hold for every member of the table, unless the member's comment
  * says otherwise:
  *
  * - Caller.  pystreams calls members on any thread, and on several threads at
- *   once.  During a call it holds no lock that is taken by a function that the
- *   backend calls, such as `reached`.  While a member marked "enqueues" or
- *   "answers" is called, the Python thread state may be attached (the GIL
- *   held).  While a member marked "may block" is called, the thread state is
- *   detached.  A backend never calls Python.
+ *   once.  During a call it holds none of the locks that its callbacks, such
+ *   as `reached`, take.  While a member marked "enqueues" or "answers" is
+ *   called, the Python thread state may be attached (the GIL held).  While a
+ *   member marked "may block" is called, the thread state is detached.  A
+ *   backend never calls Python.
  * - Blocking.  A member marked "answers" returns within about a microsecond,
  *   and does not wait.  A member marked "enqueues" appends an operation to a
  *   stream and returns, without waiting for work; see stream_wait_room.  A
@@ -34,7 +34,7 @@
  *   failure nothing has been queued, created or freed.
  * - Queued work may run before or after the call that queued it returns.  The
  *   work of a stream runs in the order in which it was queued; only events
- *   order it with the work of other streams. */
+ *   order it relative to the work of other streams. */
 #ifndef PYSTREAMS_BACKEND_H
 #define PYSTREAMS_BACKEND_H
 
@@ -54,7 +54,7 @@
 #define PS_CAPSULE_NAME "pystreams.backend"
 
 /* Statuses below 1000 have the numbers of cudaError_t, on every backend.  Four
- * of them mean the same for every member.  PS_ERROR_NOT_READY: work is
+ * statuses mean the same for every member.  PS_ERROR_NOT_READY: work is
  * pending.  PS_ERROR_TIMED_OUT: a wait has reached its limit.
  * PS_ERROR_QUEUE_FULL: work was not queued, because the queue is full.
  * PS_ERROR_TOO_LATE: a notification can no longer be cancelled. */
@@ -91,8 +91,7 @@ enum {
     /* The call would make captured work depend on the default stream, with
      * which the captured stream serializes. */
     PS_ERROR_CAPTURE_IMPLICIT = 906,
-    /* The event's latest record was captured, so it has nothing that could
-     * complete. */
+    /* The event's latest record was captured, so it never completes. */
     PS_ERROR_CAPTURED_EVENT = 907,
     /* Another thread began the capture. */
     PS_ERROR_CAPTURE_WRONG_THREAD = 908,
@@ -138,7 +137,7 @@ typedef void (*ps_notification_function)(void *argument, ps_status status);
 typedef void (*ps_launched_gate_function)(void *argument, ps_handle gate,
                                           ps_status status);
 
-/* A pending call of reached(argument, status), in the caller's memory.  The
+/* A pending call to reached(argument, status), in the caller's memory.  The
  * caller fills in the members `reached` and `argument`, and passes the
  * notification to stream_notify or event_notify.  If that call succeeds, the
  * memory belongs to the backend until the backend calls reached or
@@ -195,7 +194,7 @@ enum {
 /* The size of an interprocess handle. */
 enum { PS_IPC_HANDLE_BYTES = 64 };
 
-/* During a capture, some threads may not make calls that a capture cannot
+/* During a capture, some threads must not make calls that a capture cannot
  * record, such as allocations.  The mode says which threads: all of them, the
  * capturing one, or none.  The numbers are those of cudaStreamCaptureMode. */
 enum ps_capture_mode {
@@ -212,10 +211,10 @@ enum {
     /* The devices are emulated: they stand in for real devices of this
      * type. */
     PS_BACKEND_EMULATED = 2,
-    /* Other libraries in the process use the devices too.  A call of the
+    /* Other libraries in the process use the devices too.  A call to the
      * backend may then block until a callback of another library has run, and
      * that callback may need the GIL.  So the thread state is detached during
-     * calls of all members except status_name, status_text, device_current,
+     * calls to all members except status_name, status_text, device_current,
      * device_restore, event_query, event_elapsed, gate_open, stream_explain,
      * stream_number, thread_stream and time_now. */
     PS_BACKEND_SHARED = 4,
@@ -251,7 +250,7 @@ struct ps_activity {
     uint64_t nbytes; /* the bytes of a copy or fill */
     /* For a kernel, its name as compiled.  For a wait, the name of the
      * function that waited.  For a copy, a text like "copy host to device".
-     * NULL if it is unknown.  Valid only during the call of done(). */
+     * NULL if it is unknown.  Valid only during the call to done(). */
     const char *name;
     struct ps_times times; /* in nanoseconds of CLOCK_MONOTONIC */
 };
@@ -389,8 +388,9 @@ struct ps_backend {
     /* sizeof(struct ps_backend) in the header that the table was compiled
      * with.  Later headers add members at the end.  If the table is older than
      * core, its missing members count as NULL.  Core then makes a complete
-     * copy of the table, which the members get as `backend`.  If the table is
-     * newer than core, core does not read the additional members. */
+     * copy of the table, and passes the copy to the members as `backend`.  If
+     * the table is newer than core, core does not read the additional
+     * members. */
     size_t struct_size;
     /* PS_BACKEND_FORKABLE and the other flags. */
     uint32_t flags;
@@ -403,10 +403,10 @@ struct ps_backend {
 
     /* ---- Required: status text ---------------------------------------- */
 
-    /* The status as the backend's documentation spells it
-     * ("cudaErrorInvalidDevice") and a phrase for people ("invalid device
-     * ordinal").  Both members accept any int, and answer at once.  The
-     * strings are static. */
+    /* status_name returns the status as the backend's documentation spells it
+     * ("cudaErrorInvalidDevice").  status_text returns a phrase for people
+     * ("invalid device ordinal").  Both accept any int, and answer at once.
+     * The strings are static. */
     const char *(*status_name)(const struct ps_backend *backend,
                                ps_status status);
     const char *(*status_text)(const struct ps_backend *backend,
@@ -414,20 +414,20 @@ struct ps_backend {
 
     /* ---- Required: devices -------------------------------------------- */
 
-    /* How many devices there are.  As long as the result is 0 or a failure,
+    /* Get the number of devices.  As long as the result is 0 or a failure,
      * core calls no member except status_name, status_text, versions,
      * activities_begin and shutdown.  Core calls this member again until a
-     * device is used; after that the count is fixed.  May block.  Must
-     * initialize no device, and must leave the process free to fork.
-     * Statuses: PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
+     * device is used; after that the count is fixed.  May block.  Must not
+     * initialize a device, and must leave the process able to fork.  Statuses:
+     * PS_ERROR_NO_DEVICE, PS_ERROR_INSUFFICIENT_DRIVER. */
     ps_status (*device_count)(const struct ps_backend *backend, int *count);
 
-    /* The calling thread's current device: 0 on a new thread.  Answers at
-     * once, and initializes nothing.  Other libraries in the process may have
-     * changed it, so core asks each time. */
+    /* Get the calling thread's current device, which is 0 on a new thread.
+     * Answers at once, and initializes nothing.  Other libraries in the
+     * process may change the current device, so core asks each time. */
     ps_status (*device_current)(const struct ps_backend *backend, int *device);
 
-    /* Make device current on the calling thread because the user asked for it.
+    /* Make the device current on the calling thread, at the user's request.
      * May block, because this may initialize the device.  A failure leaves the
      * current device unchanged. */
     ps_status (*device_set)(const struct ps_backend *backend, int device);
@@ -435,16 +435,16 @@ struct ps_backend {
     /* Make `previous`, the device that was current before a device_set,
      * current again.  Answers at once, and initializes nothing: an unused
      * device stays unused.  Optional.  If this member is NULL, core calls
-     * device_set in its place, and device_set must then keep these rules. */
+     * device_set instead, and device_set must then follow these rules. */
     ps_status (*device_restore)(const struct ps_backend *backend,
                                 int previous);
 
-    /* Wait until all work queued on the device before the call is done.  May
-     * block.  Statuses: the failure of any of that work.  If limit is not
-     * NULL, returns PS_ERROR_TIMED_OUT when the limit is reached and some of
-     * that work is not done.  A backend that cannot end a wait early returns
-     * PS_ERROR_NOT_SUPPORTED at once if limit is not NULL, even if all work is
-     * done. */
+    /* Wait until all work that was queued on the device before the call is
+     * done.  May block.  Statuses: the failure of any of that work.  If limit
+     * is not NULL, returns PS_ERROR_TIMED_OUT when the limit is reached and
+     * some of that work is not done.  A backend that cannot end a wait early
+     * returns PS_ERROR_NOT_SUPPORTED at once if limit is not NULL, even if all
+     * work is done. */
     ps_status (*device_synchronize)(const struct ps_backend *backend,
                                     int device, const struct ps_limit *limit);
 
@@ -456,28 +456,29 @@ struct ps_backend {
 
     /* ---- Required: streams -------------------------------------------- */
 
-    /* The priorities a stream may have: least (0) and greatest (0 or negative;
-     * a lower number is served first).  May block. */
+    /* Get the least and the greatest priority of streams: *least is 0, and
+     * *greatest is 0 or negative.  Streams with lower numbers are served
+     * first.  May block. */
     ps_status (*stream_priority_range)(const struct ps_backend *backend,
                                        int device, int *least, int *greatest);
 
-    /* Make a stream that serializes with no other one, not even with the
-     * default stream.  priority is within the range.  May block.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* Create a stream that serializes with no other stream, not even with the
+     * default stream.  `priority` is in the range that stream_priority_range
+     * returns.  May block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*stream_create)(const struct ps_backend *backend, int device,
                                int priority, ps_handle *stream);
 
-    /* Give the stream up.  Core never calls this for stream 0.  Work that is
-     * queued still runs; the call does not wait for it.  If that work has
-     * failed and no call of stream_synchronize or device_synchronize has
-     * returned the failure, the next device_synchronize returns it.  May
-     * block. */
+    /* Destroy the stream.  Core never calls this for stream 0.  Queued work
+     * still runs; the call does not wait for it.  If the stream's work fails,
+     * and no call to stream_synchronize or device_synchronize has returned the
+     * failure, the next device_synchronize returns it.  May block. */
     ps_status (*stream_destroy)(const struct ps_backend *backend, int device,
                                 ps_handle stream);
 
     /* Returns PS_SUCCESS when all work queued so far is done,
-     * PS_ERROR_NOT_READY when some of it is not done, and otherwise the
-     * failure that stays with the stream.  Answers at once. */
+     * PS_ERROR_NOT_READY when some of it is not done, and the stream's failure
+     * if its work has failed.  The failure stays with the stream, so later
+     * calls return it again.  Answers at once. */
     ps_status (*stream_query)(const struct ps_backend *backend, int device,
                               ps_handle stream);
 
@@ -493,8 +494,8 @@ struct ps_backend {
     /* Make all work that is queued on the stream after this call wait until
      * the event's latest record is done.  If the event was never recorded,
      * nothing waits.  A later record of the event changes nothing.  The event
-     * may be of another device.  If the work before that record fails, this
-     * stream fails with the same status.  Enqueues. */
+     * may belong to another device.  If the work before that record fails,
+     * this stream fails with the same status.  Enqueues. */
     ps_status (*stream_wait_event)(const struct ps_backend *backend,
                                    int device, ps_handle stream,
                                    ps_handle event);
@@ -503,10 +504,10 @@ struct ps_backend {
      * stream is full, each member that queues an operation, except
      * memory_free, queues nothing and returns PS_ERROR_QUEUE_FULL. Core then
      * calls this member, which waits until the queue has room, and after that
-     * the other member again.  Returns PS_ERROR_TIMED_OUT if the queue has no
-     * room after timeout_ns.  May block.  Returns PS_ERROR_NOT_PERMITTED if
-     * work of the stream itself calls this member, because such a wait might
-     * never end. */
+     * repeats the call that failed.  Returns PS_ERROR_TIMED_OUT if the queue
+     * has no room after timeout_ns.  May block.  Returns
+     * PS_ERROR_NOT_PERMITTED if work of the stream itself calls this member,
+     * because such a wait might never end. */
     ps_status (*stream_wait_room)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int64_t timeout_ns);
 
@@ -520,10 +521,10 @@ struct ps_backend {
 
     /* ---- Required: events --------------------------------------------- */
 
-    /* Make an event that was never recorded.  flags has PS_EVENT_TIMING only
-     * if the backend has the timing group, and never together with
-     * PS_EVENT_INTERPROCESS.  May block.  Statuses: PS_ERROR_OUT_OF_MEMORY,
-     * PS_ERROR_NOT_SUPPORTED. */
+    /* Create an event, which counts as never recorded.  flags has
+     * PS_EVENT_TIMING only if the backend has the timing group, and never
+     * together with PS_EVENT_INTERPROCESS.  May block.  Statuses:
+     * PS_ERROR_OUT_OF_MEMORY, PS_ERROR_NOT_SUPPORTED. */
     ps_status (*event_create)(const struct ps_backend *backend, int device,
                               unsigned flags, ps_handle *event);
 
@@ -534,7 +535,7 @@ struct ps_backend {
 
     /* Record the stream's current position: the event completes when all work
      * queued on the stream before this call is done.  Replaces any earlier
-     * record.  The stream is of the event's device.  Enqueues. */
+     * record.  The stream belongs to the event's device.  Enqueues. */
     ps_status (*event_record)(const struct ps_backend *backend, int device,
                               ps_handle event, ps_handle stream);
 
@@ -556,19 +557,20 @@ struct ps_backend {
 
     /* ---- Optional: timing ---------------------------------------------- */
 
-    /* Milliseconds between two events of one device, both made with
-     * PS_EVENT_TIMING, recorded and done.  May be negative if end was recorded
-     * on another stream and completed first.  Answers at once.  Statuses:
-     * PS_ERROR_NOT_READY, PS_ERROR_INVALID_HANDLE. */
+    /* Get the milliseconds between two events of one device.  Both were
+     * created with PS_EVENT_TIMING, were recorded, and are done.  May be
+     * negative if end was recorded on another stream and completed first.
+     * Answers at once.  Statuses: PS_ERROR_NOT_READY,
+     * PS_ERROR_INVALID_HANDLE. */
     ps_status (*event_elapsed)(const struct ps_backend *backend, int device,
                                ps_handle start, ps_handle end,
                                float *milliseconds);
 
     /* ---- Optional group: interprocess events (both or none) ------------- */
 
-    /* Write a handle by which another process can open the event, as long as
-     * this process lives and the event is not destroyed.  The event was made
-     * with PS_EVENT_INTERPROCESS.  May block. */
+    /* Write a handle with which another process can open the event, as long as
+     * this process lives and the event is not destroyed.  The event was
+     * created with PS_EVENT_INTERPROCESS.  May block. */
     ps_status (*event_export)(const struct ps_backend *backend, int device,
                               ps_handle event,
                               unsigned char handle[PS_IPC_HANDLE_BYTES]);
@@ -589,7 +591,7 @@ struct ps_backend {
                             const unsigned char handle[PS_IPC_HANDLE_BYTES],
                             ps_handle *event);
 
-    /* ---- Optional group: memory (all or none, but for the last two) ----- */
+    /* ---- Optional group: memory (all or none, except the last two) ------ */
 
     /* Allocate nbytes (> 0) of device memory, aligned to 256 bytes, for use by
      * work that is queued on the stream after the call.  May block.  Statuses:
@@ -604,7 +606,7 @@ struct ps_backend {
                              ps_handle stream, void *data);
 
     /* Allocate nbytes (> 0) of host memory that every device of the backend
-     * reaches and copies asynchronously.  May block.  Statuses:
+     * can access and copy asynchronously.  May block.  Statuses:
      * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*pinned_allocate)(const struct ps_backend *backend, int device,
                                  size_t nbytes, void **data);
@@ -631,13 +633,13 @@ struct ps_backend {
                              ps_handle stream, void *destination,
                              uint8_t value, size_t nbytes);
 
-    /* The bytes that allocations can still get, and the bytes of the whole
-     * memory.  May block. */
+    /* Get the number of bytes that can still be allocated, and the size of the
+     * whole memory in bytes.  May block. */
     ps_status (*memory_info)(const struct ps_backend *backend, int device,
                              uint64_t *free, uint64_t *total);
 
-    /* Optional.  Whether device can reach peer's memory without staging (1) or
-     * not (0).  May block. */
+    /* Optional.  Set *accessible to 1 if `device` can access the memory of
+     * `peer` without staging, else to 0.  May block. */
     ps_status (*peer_accessible)(const struct ps_backend *backend, int device,
                                  int peer, int *accessible);
 
@@ -650,7 +652,7 @@ struct ps_backend {
 
     /* ---- Optional: work ------------------------------------------------ */
 
-    /* Queue a call of function(argument) on one of the backend's threads.  The
+    /* Queue a call to function(argument) on one of the backend's threads.  The
      * function is short, does not wait and does not call the backend.
      * Enqueues. */
     ps_status (*host_function)(const struct ps_backend *backend, int device,
@@ -683,10 +685,10 @@ struct ps_backend {
                                ps_handle stream,
                                struct ps_notification *notification);
 
-    /* As stream_notify, but call reached when the event's latest record is
+    /* Like stream_notify, but call reached when the event's latest record is
      * done, or at once if the event was never recorded.  Later records, the
-     * event's destruction, and the state of other streams than that of the
-     * record do not change when reached is called.  The status is the failure
+     * event's destruction, and the state of streams other than the one of that
+     * record do not affect when reached is called.  The status is the failure
      * of the work before that record.  May block.  Statuses:
      * PS_ERROR_CAPTURED_EVENT, PS_ERROR_OUT_OF_MEMORY,
      * PS_ERROR_SHUTTING_DOWN. */
@@ -694,7 +696,7 @@ struct ps_backend {
                               ps_handle event,
                               struct ps_notification *notification);
 
-    /* Cancel the notification: after PS_SUCCESS reached never runs, and the
+    /* Cancel the notification: after PS_SUCCESS, reached never runs, and the
      * backend does not use the memory any more.  The caller keeps the memory
      * alive during the call.  Called on any thread, even after shutdown; the
      * stream or the event may have been destroyed.  Answers at once.
@@ -709,10 +711,10 @@ struct ps_backend {
      * reached(argument, status) is called exactly once.  Work that is queued
      * on the stream after the gate starts only after gate_open.
      *
-     * reached runs as stream_notify says.  *gate is written before reached can
-     * run, so that reached may open it.  If this call fails, *gate means
-     * nothing and reached never runs.  reached also never runs once shutdown
-     * has begun.
+     * The comment on stream_notify says how reached runs.  *gate is written
+     * before reached can run, so that reached may open the gate.  If this call
+     * fails, *gate has no meaning, and reached never runs.  reached also never
+     * runs once shutdown has begun.
      *
      * Enqueues.  Statuses: PS_ERROR_CAPTURE_UNSUPPORTED on a stream that is
      * being captured, PS_ERROR_NOT_SUPPORTED if the driver has no gates. */
@@ -721,7 +723,7 @@ struct ps_backend {
                              ps_notification_function reached, void *argument,
                              ps_handle *gate);
 
-    /* Open the gate, whether it was reached or not, and destroy it.  Called
+    /* Open the gate, even if it was not reached yet, and destroy it.  Called
      * exactly once for each gate, on any thread.  It may be called even if the
      * gate's stream has failed, and even after shutdown.  Answers at once,
      * except that it may run notifications. */
@@ -730,8 +732,8 @@ struct ps_backend {
 
     /* ---- Optional: capture --------------------------------------------- */
 
-    /* Whether work on the stream is captured (1) or executed (0).  Answers at
-     * once, and disturbs no capture. */
+    /* Set *capturing to 1 if work on the stream is captured, and to 0 if it is
+     * executed.  Answers at once, and disturbs no capture. */
     ps_status (*stream_capturing)(const struct ps_backend *backend, int device,
                                   ps_handle stream, int *capturing);
 
@@ -780,8 +782,8 @@ struct ps_backend {
                                       int device, ps_handle stream,
                                       ps_handle event);
 
-    /* Make an executable of the graph.  The executable may outlive the graph.
-     * May block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* Make an executable from the graph.  The executable may outlive the
+     * graph.  May block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*graph_instantiate)(const struct ps_backend *backend,
                                    int device, ps_handle graph,
                                    ps_handle *executable);
@@ -800,9 +802,9 @@ struct ps_backend {
     ps_status (*graph_destroy)(const struct ps_backend *backend, int device,
                                ps_handle graph);
 
-    /* Optional.  Write the graph to a file, for people.  May block.
-     * Statuses: PS_ERROR_OPERATING_SYSTEM if the file cannot be written,
-     * with the reason in errno if that is known. */
+    /* Optional.  Write a description of the graph to a file, for people.  May
+     * block.  Statuses: PS_ERROR_OPERATING_SYSTEM if the file cannot be
+     * written, with the reason in errno if that is known. */
     ps_status (*graph_print)(const struct ps_backend *backend, int device,
                              ps_handle graph, const char *path);
 
@@ -827,8 +829,8 @@ struct ps_backend {
 
     /* ---- Optional group: interprocess memory (all or none) -------------- */
 
-    /* Allocate nbytes (> 0) of the device's memory.  Work of every stream may
-     * use it as soon as the call returns.  Write a handle by which other
+    /* Allocate nbytes (> 0) of the device's memory.  Work on any stream may
+     * use it as soon as the call returns.  Write a handle with which other
      * processes of this user can open it, as long as this process lives and
      * the memory is not freed.  May block, but does not wait for work.
      * Statuses: PS_ERROR_OUT_OF_MEMORY. */
@@ -856,10 +858,11 @@ struct ps_backend {
 
     /* ---- Optional group: gates in graphs (both or none) ----------------- */
 
-    /* The number of the capture that captures the stream's work; 0 if there is
-     * none.  Each capture of a process has its own number, which is above 0.
-     * Disturbs no capture.  Answers at once, but with PS_BACKEND_SHARED may
-     * wait while another thread begins, ends or looks up a capture. */
+    /* Get the number of the capture that captures the stream's work; 0 if
+     * there is none.  Each capture of a process has its own number, which is
+     * above 0.  Disturbs no capture.  Answers at once, but with
+     * PS_BACKEND_SHARED may wait while another thread begins, ends or looks up
+     * a capture. */
     ps_status (*stream_capture)(const struct ps_backend *backend, int device,
                                 ps_handle stream, uint64_t *capture);
 
@@ -869,10 +872,11 @@ struct ps_backend {
      * before the gate is done or has failed, reached(argument, gate, status)
      * is called exactly once.  The work that was captured after the gate
      * starts only after gate_open(gate).  The calls come in the order of the
-     * launches.  reached runs as stream_notify says, also during graph_launch,
-     * and may open the gate.  reached is never called once shutdown has begun.
-     * Core keeps the argument valid as long as a launch may call reached.  A
-     * backend with this group also has the groups of graphs and gates.
+     * launches.  The comment on stream_notify says how reached runs.  It may
+     * run even during graph_launch, and may open the gate.  reached is never
+     * called once shutdown has begun.  Core keeps the argument valid as long
+     * as a launch may call reached.  A backend with this group also has the
+     * groups for graphs and for gates.
      *
      * Enqueues.  Statuses: PS_ERROR_INVALID_VALUE if this capture does not
      * capture the stream's work, PS_ERROR_CAPTURE_INVALIDATED. */
@@ -909,36 +913,36 @@ struct ps_backend {
     /* ---- Optional group: pinning (both or none) ------------------------- */
 
     /* Pin nbytes (> 0) of host memory that the program has allocated: until
-     * host_unregister, every device of the backend reaches it and copies it
-     * asynchronously.  May block.
-     * Statuses: PS_ERROR_ALREADY_PINNED if some of it is pinned,
-     * PS_ERROR_OUT_OF_MEMORY. */
+     * host_unregister, every device of the backend can access and copy it
+     * asynchronously.  May block.  Statuses: PS_ERROR_ALREADY_PINNED if some
+     * of it is pinned, PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*host_register)(const struct ps_backend *backend, int device,
                                void *data, size_t nbytes);
 
-    /* Unpin memory that one call of host_register has pinned.  No queued work
+    /* Unpin memory that one call to host_register has pinned.  No queued work
      * uses it any more.  May block. */
     ps_status (*host_unregister)(const struct ps_backend *backend, int device,
                                  void *data);
 
     /* ---- Optional group: times of operations (both or none) ------------- */
 
-    /* The present time in nanoseconds, on the clock by which operations are
-     * timed: CLOCK_MONOTONIC, unless time is virtual.  Answers at once, takes
-     * no lock and runs no notifications, so the caller may hold any lock. */
+    /* Get the present time in nanoseconds, on the clock with which operations
+     * are timed: CLOCK_MONOTONIC, unless time is virtual.  Answers at once,
+     * takes no lock and runs no notifications, so the caller may hold any
+     * lock. */
     ps_status (*time_now)(const struct ps_backend *backend, int64_t *now);
 
-    /* Have the times at which an operation begins and ends stored in *times.
-     * The operation is the one that the calling thread queues by its next call
-     * of memory_copy, memory_fill, memory_fill_items, host_function, sleep or
-     * graph_launch.  If the operation is captured, *times stays unchanged.
-     * Otherwise, before that call returns PS_SUCCESS, the backend sets both
-     * members of *times to 0, and later to the times.  begin is written before
-     * end, each atomically, and *times belongs to the backend until end is
-     * written.  begin stays 0 if only the end is known.  end becomes -1 if
-     * neither time is known.  If times is NULL, an earlier request that no
-     * operation has used is cancelled.  Answers at once.  Statuses:
-     * PS_ERROR_OUT_OF_MEMORY. */
+    /* Request that the times at which an operation begins and ends be stored
+     * in *times.  The operation is the one that the calling thread queues with
+     * its next call to memory_copy, memory_fill, memory_fill_items,
+     * host_function, sleep or graph_launch.  If the operation is captured,
+     * *times stays unchanged.  Otherwise, before that call returns PS_SUCCESS,
+     * the backend sets both members of *times to 0, and later to the times.
+     * begin is written before end, each atomically, and *times belongs to the
+     * backend until end is written.  begin stays 0 if only the end is known.
+     * end becomes -1 if neither time is known.  If times is NULL, an earlier
+     * request that no operation has used is cancelled.  Answers at once.
+     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*operation_times)(const struct ps_backend *backend,
                                  struct ps_times *times);
 
@@ -954,9 +958,9 @@ struct ps_backend {
 
     /* ---- Optional: devices, further ------------------------------------- */
 
-    /* An attribute of the device, by its number in cudaDeviceAttr.  May block.
-     * Must not initialize the device.
-     * Statuses: PS_ERROR_INVALID_VALUE if the device lacks the attribute. */
+    /* Get the device attribute whose number in cudaDeviceAttr is `attribute`.
+     * May block.  Must not initialize the device.  Statuses:
+     * PS_ERROR_INVALID_VALUE if the device lacks the attribute. */
     ps_status (*device_attribute)(const struct ps_backend *backend, int device,
                                   int attribute, int *value);
 
@@ -990,7 +994,7 @@ struct ps_backend {
     ps_status (*graph_upload)(const struct ps_backend *backend, int device,
                               ps_handle executable, ps_handle stream);
 
-    /* As graph_instantiate, but use only the given options of enum
+    /* Like graph_instantiate, but use only the given options of enum
      * ps_instantiate_option.  graph_instantiate uses all of these options.
      * May block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*graph_instantiate_with)(const struct ps_backend *backend,
@@ -1030,38 +1034,40 @@ struct ps_backend {
                                   int count, ps_handle *partition,
                                   int *granted);
 
-    /* Destroy the partition.  Core has destroyed all of its streams before.
+    /* Destroy the partition.  Core has already destroyed all of its streams.
      * Other partitions can then get its multiprocessors.  May block. */
     ps_status (*partition_destroy)(const struct ps_backend *backend,
                                    int device, ps_handle partition);
 
-    /* As stream_create, for a stream whose work runs on the partition's
-     * multiprocessors alone.  The work of streams without a partition runs on
-     * all multiprocessors of the device, including those of partitions. */
+    /* Like stream_create, but create a stream whose work runs only on the
+     * partition's multiprocessors.  The work of streams without a partition
+     * runs on all multiprocessors of the device, including those of
+     * partitions. */
     ps_status (*partition_stream_create)(const struct ps_backend *backend,
                                          int device, ps_handle partition,
                                          int priority, ps_handle *stream);
 
     /* ---- Optional group: blocking streams (both or none) ---------------- */
 
-    /* As stream_create, but make a blocking stream, which serializes with the
-     * default stream of its device.  Work that is queued on the default stream
-     * starts when all earlier work of the device's blocking streams is done.
-     * Work that is queued on a blocking stream starts when all earlier work of
-     * the default stream is done.  It is as if the one stream waited for an
-     * event of the other.  A record, a wait, a query, a synchronization and a
-     * notification of the default stream count as work of the default stream.
-     * While a blocking stream is being captured, members that use the default
-     * stream return PS_ERROR_CAPTURE_IMPLICIT, and all of them except
-     * stream_query and stream_capturing invalidate the capture.  May block.
-     * Statuses: PS_ERROR_OUT_OF_MEMORY. */
+    /* Like stream_create, but create a blocking stream, which serializes with
+     * the default stream of its device.  Work that is queued on the default
+     * stream starts when all earlier work of the device's blocking streams is
+     * done.  Work that is queued on a blocking stream starts when all earlier
+     * work of the default stream is done.  It is as if the one stream waited
+     * for an event recorded on the other.  A record, a wait, a query, a
+     * synchronization and a notification of the default stream count as work
+     * of the default stream.  While a blocking stream is being captured,
+     * members that use the default stream return PS_ERROR_CAPTURE_IMPLICIT,
+     * and all of them except stream_query and stream_capturing invalidate the
+     * capture.  May block.  Statuses: PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*blocking_create)(const struct ps_backend *backend, int device,
                                  int priority, ps_handle *stream);
 
-    /* Whether the stream, which another library may have made, serializes with
-     * the default stream (1) or not (0); 1 for stream 0.  Answers at once, and
-     * runs no notifications.  Statuses: PS_ERROR_INVALID_HANDLE if the backend
-     * can tell that the handle is invalid. */
+    /* Set *blocking to 1 if the stream serializes with the default stream,
+     * else to 0.  For stream 0 it is 1.  Another library may have created the
+     * stream.  Answers at once, and runs no notifications.  Statuses:
+     * PS_ERROR_INVALID_HANDLE if the backend can tell that the handle is
+     * invalid. */
     ps_status (*stream_blocking)(const struct ps_backend *backend, int device,
                                  ps_handle stream, int *blocking);
 
@@ -1090,9 +1096,9 @@ struct ps_backend {
      * block. */
     ps_status (*activities_end)(const struct ps_backend *backend);
 
-    /* The number by which activities name the stream; the numbers of a
-     * device's streams differ.  A number is less than 2^63; the upper 32 bits
-     * may identify the context of the stream.  Called only after an
+    /* Get the number that identifies the stream in activities; no two streams
+     * of a device have the same number.  A number is less than 2^63; the upper
+     * 32 bits may identify the context of the stream.  Called only after an
      * activities_begin that succeeded.  Answers at once. */
     ps_status (*stream_number)(const struct ps_backend *backend, int device,
                                ps_handle stream, uint64_t *number);
@@ -1128,9 +1134,9 @@ struct ps_backend {
     ps_status (*thread_stream)(const struct ps_backend *backend, int device,
                                ps_handle *name);
 
-    /* The number by which tools of the device, such as profilers, name the
-     * executable.  It is above 0.  The numbers of executables that exist at
-     * the same time differ.  Optional.  If this member is NULL, an
+    /* Get the number by which tools of the device, such as profilers, identify
+     * the executable.  It is above 0.  The numbers of executables that exist
+     * at the same time differ.  Optional.  If this member is NULL, an
      * executable's number is its handle.  Answers at once.  Statuses:
      * PS_ERROR_NOT_SUPPORTED if the driver does not report it. */
     ps_status (*executable_number)(const struct ps_backend *backend,
