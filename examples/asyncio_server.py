@@ -1,11 +1,11 @@
-"""An asyncio server whose requests a device works on.
+"""An asyncio server that processes its requests on a device.
 
     python examples/asyncio_server.py [--requests N]
 
 A request is a line, say the number of a card.  The answer is the line with
-all but its last four characters masked.  The device does this: the server
-queues on one of a few streams to copy the bytes there, fill them and copy them
-back.  `await stream` leaves the event loop to the other requests.  The
+all but its last four characters masked.  The device does the masking: on one
+of a few streams, the server queues a copy to the device, a fill, and a copy
+back.  During `await stream`, the event loop serves the other requests.  The
 clients, many more than there are streams, are in the same program.
 """
 
@@ -43,8 +43,8 @@ class Slot:
 
 
 class Server:
-    """As many requests are on the device at once as there are slots; the
-    others wait for one."""
+    """Processes as many requests at once as there are slots; the other
+    requests wait for a slot."""
 
     def __init__(self):
         self.slots = asyncio.Queue()
@@ -67,7 +67,7 @@ class Server:
 
 
 async def ask(port, count):
-    """A client: ask count times, and check every answer."""
+    """A client: send `count` requests, and check every answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with contextlib.closing(writer):
         for _ in range(count):

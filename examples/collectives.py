@@ -10,12 +10,12 @@ on several (docs/multi-node.md):
     MASTER_ADDR=node0 MASTER_PORT=29500 WORLD_SIZE=8 RANK=5 LOCAL_RANK=1 \\
         python examples/collectives.py
 
-The code is the same both ways.  A rank is one GPU's number in the collectives.
-A Group has the ranks of one process, which are all or one, and a collective
-takes and returns the buffers of these ranks only.
+The code is the same in both cases.  A rank is one GPU's number in the
+collectives.  A Group has the ranks of one process: all ranks, or one.  A
+collective takes and returns the buffers of these ranks only.
 
 The program needs two GPUs, and NCCL: from the package nvidia-nccl-cu13 (which
-torch brings along), from CuPy, or from the system.
+torch installs), from CuPy, or from the system.
 """
 
 import argparse
@@ -143,8 +143,8 @@ class Group:
 
     @classmethod
     def joined(cls, rank, size, device, address):
-        """Return a group in which this process has one rank of `size`.  The
-        address is one of rank 0's, where it gives the others NCCL's id."""
+        """Return a group in which this process has one rank of `size`.  At
+        this address, rank 0 gives NCCL's id to the other ranks."""
         nccl, comm = Nccl(), POINTER()
         cuda.set_device(device)
         identity = meet(nccl, rank, size, address)
@@ -243,7 +243,7 @@ class Group:
 
 
 def spans(sizes):
-    """(start, size) of chunks that lie one after the other."""
+    """Yield (start, size) of chunks that lie one after the other."""
     start = 0
     for size in sizes:
         yield start, size
@@ -331,7 +331,7 @@ def run(group, nbytes):
     source = root and filled(root, content)
     total = sum(range(1, group.size + 1))
     # Chunks of different sizes: rank r gets r + 1 of `total` equal parts, and
-    # the last rank also what remains of the content.
+    # the last rank also gets what remains of the content.
     sizes = [len(content) // total * (r + 1) for r in range(group.size)]
     sizes[-1] += len(content) - sum(sizes)
     chunks = [content[start : start + size] for start, size in spans(sizes)]

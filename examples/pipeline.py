@@ -5,9 +5,9 @@
 There are two streams, inward and outward.  Reading and writing are Python
 callables that run in stream order, between the copies to and from the device.
 With two slots of memory, one stream can read a chunk while the other writes
-the chunk before; events keep the two from using a slot at once.  The program
-queues everything without waiting for any chunk, then waits once, at the end,
-and checks what was written.
+the previous chunk; events keep the two from using a slot at the same time.
+The program queues everything without waiting for any chunk, then waits once,
+at the end, and checks what was written.
 """
 
 import argparse
@@ -22,7 +22,7 @@ CHUNK = 256 << 10
 
 
 class Slot:
-    """Memory for a chunk: on the host to read into and to write from, and on
+    """Memory for a chunk: on the host, to read into and to write from, and on
     the device."""
 
     def __init__(self):
@@ -34,13 +34,13 @@ class Slot:
 
 
 def fill(file, view):
-    """Runs when the stream comes to it: read as much as the view holds."""
+    """Read as much as the view holds; runs when the stream reaches it."""
     if file.readinto(view) != len(view):
         raise EOFError(f"{file.name} has become shorter")
 
 
 def queue(source, target, size):
-    """Queue everything; returns the Futures of the callables."""
+    """Queue everything, and return the Futures of the callables."""
     inward, outward = pystreams.Stream(), pystreams.Stream()
     slots = [Slot(), Slot()]
     futures = []
@@ -62,7 +62,7 @@ def queue(source, target, size):
 
 
 def run(path, copy):
-    """Send the file through the device to the path copy."""
+    """Send the file through the device, and write it to the path `copy`."""
     size = os.path.getsize(path)
     with open(path, "rb") as source, open(copy, "wb") as target:
         begin = time.perf_counter()

@@ -4,7 +4,7 @@
 
 The memory belongs to the producer, and the consumer opens it: nothing is
 copied between them.  Each slot has two interprocess events.  `filled` orders
-the consumer's work after the producer's, and `emptied` the producer's next
+the consumer's work after the producer's; `emptied` orders the producer's next
 use of the slot after the consumer's.  An event must be recorded before
 another process can wait for that record.  So each process sends the other a
 message when it has recorded a slot's event.  The messages do not wait for the
@@ -32,7 +32,7 @@ class Slot:
 
 
 def consume(slots, chunks, pipe):
-    """Read every chunk, and send the checksum of them all."""
+    """Read every chunk, and send the checksum of all chunks."""
     stream = pystreams.Stream(slots[0].data.device)
     total = 0
     for i in range(chunks):

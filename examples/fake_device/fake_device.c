@@ -92,8 +92,8 @@ wait_locked(struct point point)
     return status;
 }
 
-/* Wait for a function that synchronizes.  If the work has failed, that
- * function returns the failure, so note in the stream that the failure is
+/* Wait on behalf of a function that synchronizes.  If the work has failed,
+ * that function returns the failure, so note in the stream that the failure is
  * reported. */
 static ps_status
 wait_and_report_locked(struct point point)
@@ -145,7 +145,7 @@ run_locked(void)
     pthread_cond_broadcast(&changed);
 }
 
-/* ---- Helpers of several members ---- */
+/* ---- Helpers for several members ---- */
 
 /* Returns the stream of the handle, or NULL if the device has no such stream.
  */
@@ -363,8 +363,8 @@ fake_stream_synchronize(const struct ps_backend *self, int device,
                          : ask_stream(device, handle, wait_and_report_locked);
 }
 
-/* The operation has a copy of the event's latest record, so a later record or
- * the end of the event does not change what it waits for. */
+/* The operation has a copy of the event's latest record.  So a later record,
+ * or the event's destruction, does not change what the operation waits for. */
 static ps_status
 fake_stream_wait_event(const struct ps_backend *self, int device,
                        ps_handle handle, ps_handle event)
@@ -516,14 +516,14 @@ static PyMethodDef functions[] = {
      "Queue work that runs until it is completed, and return its id."},
     {"complete", complete, METH_O,
      "complete(id)\n\n"
-     "Let the work with the id end when its turn comes, if it has not."},
+     "Complete the work with this id: it ends when its turn comes."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "fake_device",
-    .m_doc = "Two devices whose work is over when the program says so.",
+    .m_doc = "Two devices whose work runs until the program completes it.",
     .m_methods = functions,
 };
 
