@@ -2,8 +2,8 @@
 that look for races, tests that run under many schedules, and devices and busy
 streams for tests.
 
-Nothing of pystreams is imported unless it is asked for: pytest reads this in
-every project, before a conftest can set PYSTREAMS_* variables.
+No part of pystreams is imported unless it is asked for: pytest loads this
+plugin in every project, before a conftest can set PYSTREAMS_* variables.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ def _call(item: pytest.Function) -> None:
     try:
         item.obj(**{name: item.funcargs[name] for name in names})
     except pytest.fail.Exception as failure:
-        # explore() reports only Exceptions, and pytest.fail.Exception is none:
-        # it is a BaseException.
+        # explore() reports only Exceptions, and pytest.fail.Exception is not
+        # one: it is a BaseException.
         raise AssertionError(failure.msg) from failure
     finally:
         if _HOLDS in item.stash:
@@ -281,7 +281,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def emulated_cuda(
     request: pytest.FixtureRequest,
 ) -> Iterator[Callable[..., Emulation]]:
-    """Emulated CUDA devices for the length of the test: two with 1 GiB each,
+    """Emulated CUDA devices for the duration of the test: two with 1 GiB each,
     or as pytest.mark.emulated_cuda says.
 
     emulated_cuda(devices=2, memory="1GiB") emulates others in their place
@@ -308,9 +308,9 @@ _HOLDS = pytest.StashKey["Any"]()
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], _Hold]]:
-    """hold(stream) keeps the stream busy until release() of what it returns is
-    called, or until its with block ends.  It ends at the latest with the test
-    or, under schedules, with each run of the test."""
+    """hold(stream) keeps the stream busy until release() is called on the
+    object that it returns, or until its with block ends.  At the latest, it
+    ends with the test or, under schedules, with each run of the test."""
     from pystreams.testing.kit import Holds
 
     with Holds() as test:

@@ -145,7 +145,7 @@ def cuda_version(include):
 
 
 def bill_of_materials(name, version, cuda):
-    """What the library is made of, as CycloneDX has it (PEP 770)."""
+    """What the library is made of, in CycloneDX's format (PEP 770)."""
     cudart = {
         "type": "library",
         "supplier": {"name": "NVIDIA Corporation"},

@@ -109,8 +109,8 @@ def batches_of(samples, row, library):
 def times(ours, theirs):
     """The median ratio of ours to theirs, over the pairs of batches.
 
-    The two batches of a pair ran one after the other on the same processor,
-    so a slow processor slows both, and the ratio stays.
+    The two batches of a pair ran one after the other on the same processor, so
+    a slow processor slows both, and the ratio stays the same.
     """
     pairs = zip(ours, theirs, strict=True)
     return statistics.median(a / max(b, 1e-3) for a, b in pairs)

@@ -34,7 +34,7 @@ ALLOWED = 1.10
 CALLS = 300
 REPEATS = 3
 # Queries come before records: a query of an event that has been recorded anew
-# takes other instructions.
+# runs different instructions.
 STATEMENTS = {
     "nothing": "pass",
     "event.query(), done": "done.query()",

@@ -1,4 +1,4 @@
-"""Runs each measurement in another process than the one that asks for it.
+"""Runs each measurement in a process other than the one that asks for it.
 
 If a peer is missing, raises, crashes or hangs, the one that asks gets Missing
 with the reason, and can go on with the other measurements.

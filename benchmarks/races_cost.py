@@ -68,7 +68,7 @@ def measure(device):
 
 
 class Usage(ctypes.Structure):
-    """struct mallinfo2: hblkhd and uordblks are of use here."""
+    """struct mallinfo2, of which hblkhd and uordblks are used here."""
 
     _fields_ = (
         ("before", ctypes.c_size_t * 4),

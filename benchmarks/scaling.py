@@ -39,8 +39,8 @@ def tables(device, quick):
 
 
 def libraries(name, device):
-    """The libraries to measure: pystreams alone, but also its peers for
-    threads on a GPU.  There the GIL shapes the curve, of any library."""
+    """The libraries to measure: pystreams alone or, for threads on a GPU, also
+    its peers: there, the GIL shapes the curve of any library."""
     if name == "threads" and device == "cuda":
         return [peer for peer in of(device) if peer not in FLOORS]
     return [OURS]

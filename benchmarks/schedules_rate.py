@@ -10,7 +10,7 @@
   bug, and the least part that PCT guarantees, 1 / (n k^(d-1)).  Here, k is the
   number of steps, and n that of the streams plus one for the program.
 
-Exits with 1 if there are less than 1,000 schedules a second from Python or
+Exits with 1 if there are fewer than 1,000 schedules a second from Python or
 10,000 from C, if virtual time is less than 1,000 times as fast as real time,
 or if a bug is hit more than three standard deviations less often than PCT
 guarantees.

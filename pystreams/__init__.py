@@ -130,7 +130,7 @@ def explain(x: Stream | Event | Future[Any] | None = None) -> str:
     It knows the queues of the CPU engine, the callables of Stream.submit, and
     the threads that wait in this package.  Safe to call from any thread and
     from a signal handler: it waits for no work and changes nothing.  Raises
-    TypeError for another object.
+    TypeError for any other object.
     """
     from ._explain import explain
 
@@ -138,7 +138,7 @@ def explain(x: Stream | Event | Future[Any] | None = None) -> str:
 
 
 def get_include() -> str:
-    """Return the folder to compile with as -I for <pystreams/backend.h>."""
+    """Return the folder for the compiler's -I, with <pystreams/backend.h>."""
     return os.path.join(os.path.dirname(__file__), "include")
 
 

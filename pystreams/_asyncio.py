@@ -26,8 +26,8 @@ class _LoopState:
         self.waiter = _C.Waiter()
         self._tokens = count()
         self._receivers: dict[int, Callable[[int, int], None]] = {}
-        # Not in the context of the task that awaits first: the loop would keep
-        # that context.
+        # Do not use the context of the first task that awaits: the loop would
+        # keep that context.
         Context().run(loop.add_reader, self.waiter.fileno(), self._deliver)
 
     def new_token(self, receive: Callable[[int, int], None]) -> int:
@@ -90,7 +90,7 @@ def _settle(
     try:
         waiter.check(obj, status)
     except StopIteration as error:
-        # As in a coroutine, because a Future refuses it.
+        # A Future refuses StopIteration, so convert it as a coroutine does.
         future.set_exception(_converted(error))
     except (KeyboardInterrupt, SystemExit) as error:
         future.set_exception(error)

@@ -32,7 +32,8 @@ os.register_at_fork(
 
 
 def offered(value: str | None = None) -> list[str]:
-    """Return the names of all entry points, or of those with the value."""
+    """Return the names of all entry points, or of those with the given
+    value."""
     from importlib.metadata import entry_points
 
     return sorted(

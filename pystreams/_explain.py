@@ -51,7 +51,8 @@ def _label(key: Key) -> str:
 
 
 def _name(function: object) -> str:
-    """Return the name of a callable, without running code of its own."""
+    """Return the name of a callable, without running the callable's own
+    code."""
     while isinstance(function, functools.partial):
         function = function.func
     if isinstance(
@@ -332,8 +333,8 @@ class _Explanation:
         return _count(len(_left_of(rest[0])), "object")
 
     def all(self) -> list[str]:
-        """Return a line for each stream with work that no other line is
-        about, and for each thread of the program that waits."""
+        """Return a line for each stream with work, unless another line covers
+        it, and for each thread of the program that waits."""
         keys = dict.fromkeys(_C.explain_streams())
         keys.update(dict.fromkeys(c.key for c in reversed(self.callables)))
         sentences: dict[Key, tuple[str, set[Key]]] = {}

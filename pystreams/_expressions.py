@@ -59,12 +59,12 @@ def _attributes(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _items(dictionary: Any) -> Iterator[tuple[Any, object]]:
-    """Yield those of the first items of a dict whose keys are of type str or
+    """Of the first items of a dict, yield those whose keys are of type str or
     int.  The dict may change meanwhile."""
     # Do not iterate over items(): CPython 3.11 crashes if it has no memory
     # for the iterator.
     for key in _first(dict.__iter__(dictionary)):
-        # Other keys may have a hash function of the program.
+        # Other keys may have a hash function that the program defines.
         if type(key) in (str, int):
             yield key, dict.get(dictionary, key)
 
@@ -92,8 +92,8 @@ def _parts(value: object) -> Iterable[tuple[str, object]]:
 def expressions(
     variables: Mapping[str, object], kinds: tuple[type, ...]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (expression, object) for the objects of these types that the
-    variables lead to, the shortest ways first.
+    """Yield (expression, object) for each object of one of `kinds` that can be
+    reached from the variables.  Short expressions come first.
 
     Looks at elements of lists, tuples, deques and dicts, and at attributes.
     """
@@ -144,11 +144,11 @@ def as_written(
 
 
 def name_in_package(path: str, variables: Mapping[str, object]) -> str | None:
-    """Return the code by which the variables lead to a path of this package.
+    """Return the code that reaches a path in this package from the variables.
 
     For "cuda.default_stream(0)", this is "torch.cuda.default_stream(0)" if the
     variable `torch` is this package, and "default_stream(0)" if the variable
-    `default_stream` is that function.  None if no variable leads there.
+    `default_stream` is that function.  None if no variable leads to the path.
     """
     attributes, parenthesis, arguments = path.partition("(")
     value: Any = sys.modules[__package__]

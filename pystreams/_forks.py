@@ -1,6 +1,6 @@
 """Imports that other threads had begun when a child was forked.
 
-In the child, these threads do not exist, but importlib's locks of their
+In the child, these threads do not exist, but importlib's locks for their
 imports are still held.  So the next import of such a module would wait for
 ever.  This happens easily: the call that first needs a module of this package
 imports it, on any thread.

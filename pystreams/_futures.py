@@ -1,4 +1,4 @@
-"""The Future of a submitted callable, and the threads that run them."""
+"""Futures of submitted callables, and the threads that run the callables."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _exit_status(error: BaseException | None) -> int:
 
 
 def end_child(error: BaseException | None) -> NoReturn:
-    """End a child process that a callable forked, after the callable.
+    """End a child process that a callable forked, when the callable has ended.
 
     As in multiprocessing's children, no atexit functions are called.
     """

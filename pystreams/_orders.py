@@ -232,7 +232,8 @@ class _Point:
 
     #: The step that was taken at this point.
     step: Step
-    #: The steps, by process, that would lead only to orders which have run.
+    #: The steps, by process, that would lead only to orders that have already
+    #: run.
     asleep: dict[int, Step]
     #: The steps to be taken at this point in other runs.
     branches: list[_Branch]

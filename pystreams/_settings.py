@@ -18,7 +18,7 @@ RUN_TIME = {
     "PYSTREAMS_SCHEDULE",
 }
 
-# All environment variables: also those of builds and of the tests.
+# All environment variables, including those for builds and for the tests.
 VARIABLES = RUN_TIME | {
     "PYSTREAMS_CUDA",
     "PYSTREAMS_DEBUG",
@@ -180,7 +180,7 @@ def explain_on_signal() -> None:
 
 
 def warn_of_variables() -> None:
-    """Warn of variables that have no effect."""
+    """Warn about variables that have no effect."""
     for name in os.environ:
         if name.startswith("PYSTREAMS_") and name not in VARIABLES:
             import difflib

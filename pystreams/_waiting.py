@@ -259,9 +259,9 @@ def wait(
 class as_completed(Generic[_W]):
     """Iterate over objects in the order in which their work completes.
 
-    objects are as wait() takes them.  With `for`, waiting blocks as wait()
+    objects are those that wait() takes.  With `for`, waiting blocks as wait()
     does; `async for` leaves the event loop free.  Raises TimeoutError if
-    timeout seconds have passed since the call of as_completed().
+    timeout seconds have passed since the call to as_completed().
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The current accelerator under torch.accelerator's names.
 
 It is `cuda` if there is a usable GPU, else `cpu`, unless the environment
-variable PYSTREAMS_ACCELERATOR names another device type; if that one is not
+variable PYSTREAMS_ACCELERATOR names another device type; if that type is not
 available, every function here raises RuntimeError with the reason.  A device
 argument is an int, a str or a pystreams.device; None and a negative int mean
 the calling thread's current device.
@@ -139,9 +139,9 @@ def set_device_index(device: _Device, /) -> None:
 class device_index(_DeviceContext):
     """Make a device the calling thread's current one within a with block.
 
-    On exit, the device that was current before is current again.  None and a
-    negative index do nothing.  The context is reentrant, and several threads
-    can use it at once.
+    On exit, the device that was current before is current again.  If the index
+    is None or negative, does nothing.  The context is reentrant, and several
+    threads can use it at once.
     """
 
     __slots__ = ()
@@ -164,15 +164,15 @@ def current_stream(device: _Device = None, /) -> Stream:
 
 
 def default_stream(device: _Device = None, /) -> Stream:
-    """Return the default stream of a device: handle 0, or with
-    PYSTREAMS_PER_THREAD_DEFAULT_STREAM=1 the calling thread's, handle 2."""
+    """Return the default stream of a device: handle 0 or, with
+    PYSTREAMS_PER_THREAD_DEFAULT_STREAM=1, the calling thread's, handle 2."""
     return _C.default_stream(*_place("default_stream", device))
 
 
 def set_stream(stream: _StreamLike) -> None:
     """Make a stream current on its device, and its device current.
 
-    Applies to the calling thread, and within an asyncio task to that task
+    Applies to the calling thread or, within an asyncio task, to that task
     only.  Raises ValueError for a stream of another device type.
     """
     _C.set_stream(_checked_stream("set_stream", stream))
@@ -181,8 +181,8 @@ def set_stream(stream: _StreamLike) -> None:
 def stream(stream: _StreamLike | None) -> _StreamContext:
     """Return a context manager that makes a stream and its device current.
 
-    Both are restored on exit, for the calling thread.  None changes nothing.
-    Raises ValueError for a stream of another device type.
+    Both are restored on exit, for the calling thread.  If stream is None,
+    changes nothing.  Raises ValueError for a stream of another device type.
     """
     if stream is not None:
         stream = _checked_stream("stream", stream)
@@ -225,8 +225,8 @@ def memory_stats(device: _Device = None, /) -> dict[str, int]:
     allocation.all.* count buffers and allocated_bytes.all.* their bytes.
     .current is the present count, .peak is the greatest one, and .allocated
     and .freed are totals since the start.  reserved_bytes.all.current and
-    .peak count the memory of the device's pool, which is that of buffers and
-    the freed memory that is kept for reuse.
+    .peak count the bytes that the device's pool holds: those of buffers, and
+    freed memory that is kept for reuse.
     """
     return _C.memory_stats(*_place("memory_stats", device))
 
@@ -247,16 +247,16 @@ def max_memory_allocated(device: _Device = None, /) -> int:
 
 
 def memory_reserved(device: _Device = None, /) -> int:
-    """Return the bytes that a device's pool has got from the device.
+    """Return the bytes that a device's pool holds.
 
-    They are the memory of buffers, and freed memory that is kept for reuse.
+    These are the bytes of buffers plus freed memory that is kept for reuse.
     """
     stats = _C.memory_stats(*_place("memory_reserved", device))
     return stats["reserved_bytes.all.current"]
 
 
 def max_memory_reserved(device: _Device = None, /) -> int:
-    """Return the most bytes that a device's pool ever had.
+    """Return the most bytes that a device's pool ever held.
 
     Counted from the start, or from reset_peak_memory_stats().
     """
@@ -277,10 +277,10 @@ def reset_accumulated_memory_stats(device: _Device = None, /) -> None:
 
 
 def empty_cache() -> None:
-    """Return the freed memory that pools keep to the devices.
+    """Release to the devices the freed memory that pools keep for reuse.
 
     Pools keep memory that queued work still uses.  Does nothing if no device
-    has been used, or if the backend keeps nothing; may block.
+    has been used, or if the backend keeps no freed memory; may block.
     """
     _C.empty_cache(_default_type())
 
@@ -289,8 +289,8 @@ def empty_host_cache() -> None:
     """Free the pinned memory that is kept for reuse.
 
     Memory that queued work still uses is not freed.  If a callable of
-    Stream.submit() calls this, nothing is freed.  On a GPU, waits for all
-    queued work of the GPU.
+    Stream.submit() calls this, nothing is freed.  On a GPU, waits for all work
+    queued on it.
     """
     _C.empty_host_cache(_default_type())
 
@@ -304,18 +304,19 @@ class Graph(_Graph):
     """Graph(keep_graph=False, *, pool=None, capture_error_mode="default")
     --
 
-    Work of the current accelerator that is captured once and replayed.
+    Work on the current accelerator that is captured once and replayed.
 
-    As a context manager it captures the work of the current stream, which must
-    not be the default one, after all work on the current device is done:
+    As a context manager, it waits for all work on the current device, and then
+    captures the work of the current stream, which must not be a default
+    stream:
 
         with stream, graph:
             ...
 
-    However the block ends, the capture ends.  pool and capture_error_mode are
-    attributes, too, for the next capture: a token of
-    generate_graph_pool_handle() or pool(), and 'global', 'thread_local',
-    'relaxed' or 'default', which is 'global'.  In all other ways, it is like
+    However the block ends, the capture ends.  The next capture uses the
+    attributes pool, a token of generate_graph_pool_handle() or pool(), and
+    capture_error_mode, which is 'global', 'thread_local', 'relaxed' or
+    'default' (the same as 'global').  In all other ways, a Graph is like a
     pystreams.cuda.CUDAGraph.
     """
 
@@ -350,7 +351,7 @@ class Graph(_Graph):
     def debug_dump(
         self, path: str | os.PathLike[str], *, verbose: bool = True
     ) -> None:
-        """Write the graph to a file, as CUDAGraph.debug_dump."""
+        """Write the graph to a file, as CUDAGraph.debug_dump does."""
         super().debug_dump(path, verbose=verbose)
 
     def _begin_capture(self) -> None:

@@ -1,4 +1,4 @@
-"""Find missing edges: accesses to the same memory that nothing orders.
+"""Find missing edges: unordered accesses to the same memory.
 
 with pystreams.races.detect():
     ...
@@ -9,7 +9,7 @@ matter: a race is found whatever the timing of the run.
 
 Order comes from a stream, from events that are recorded and waited for, from
 synchronize() and wait() of any kind, from a query() that says that work is
-done, and from the result of a Future.  Calls of this package count as ordered
+done, and from the result of a Future.  Calls to this package count as ordered
 by the time at which they are made, even if different threads make them.
 
 Accesses are the copies and fills of Buffers, views of Buffers that the host
@@ -93,7 +93,7 @@ class Operation:
     #: "copy", "fill", "submit", "a view", or what declare() was given.
     name: str
     #: The device type, its index and the stream's handle; None for an access
-    #: of the host.
+    #: by the host.
     stream: tuple[str, int, int] | None
     #: The name of the thread that made the call.
     thread: str
@@ -105,7 +105,7 @@ class Operation:
     function: str | None
     #: The stream's name, if the stream still exists and has a name.
     stream_name: str | None = None
-    #: The file, the line and the function of the submit() of its callable.
+    #: The file, the line and the function of its callable's submit().
     submitted: tuple[str, int, str] | None = None
 
     @property
@@ -136,7 +136,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Race:
-    """Two accesses to the same bytes that nothing orders."""
+    """Two unordered accesses to the same bytes."""
 
     first: Operation
     second: Operation
@@ -204,7 +204,7 @@ class _User:
         self._kept: list[Race] = []
 
     def is_new(self, race: Race) -> bool:
-        """Whether this is the first race of its two places."""
+        """Whether this is the first race between its two places."""
         operations = (race.first, race.second)
         key = tuple((o.name, o.filename, o.line, o.writes) for o in operations)
         with _lock:
@@ -312,7 +312,7 @@ def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
 
 @dataclass
 class _Named:
-    """The names that the program has for what a race is about."""
+    """The program's names for the objects that a race involves."""
 
     #: The expression of each stream, and where it is visible; see _scopes.
     streams: dict[Handle, tuple[str, str]]
@@ -435,7 +435,7 @@ def _callers(stream: tuple[str, int, int]) -> tuple[str, int, int]:
 
 
 def _path(stream: Handle) -> str:
-    """Return the path of a call of this package that returns the stream."""
+    """Return the path of a call to this package that returns the stream."""
     kind, index, handle = stream
     default: Stream
     try:
@@ -542,7 +542,7 @@ def _begin(action: Action, *, keeps: bool = False) -> _User:
     user = _User(action, keeps)
     with _lock:
         _users.append(user)
-        # Start it also if there are users: in a forked child, one of them may
+        # Start it even if there are users: in a forked child, one of them may
         # be a thread of the parent that had not started it yet.
         _C.races_start(_report)
     return user
@@ -630,7 +630,7 @@ class detect(ContextDecorator):
 class Redundant:
     """A wait of the program that never ordered anything new."""
 
-    #: "wait" for a wait of a stream, "synchronize" for a wait of the host.
+    #: "wait" for a wait by a stream, "synchronize" for a wait by the host.
     name: str
     #: How often it was made.
     count: int
@@ -650,14 +650,14 @@ def redundant(action: Action = "raise") -> Iterator[list[Redundant]]:
     """redundant(action="raise")
 
     Do as detect(action) does, and give the block a list.  When the block ends,
-    the list has the waits that ordered nothing new: calls of wait_event,
-    wait_stream, Event.wait and synchronize for work that was ordered before
-    already, or known to be done.
+    the list has the waits that ordered nothing new: calls to wait_event,
+    wait_stream, Event.wait and synchronize for work that was already ordered,
+    or known to be done.
 
     Calls from one line of the program count as one, and a line is left out if
     one of its calls was needed.  Work of other libraries is known only if it
-    is declared: a wait for other work looks redundant.  Of blocks that
-    overlap, each lists the waits since the first began.
+    is declared; a wait for undeclared work looks redundant.  If blocks
+    overlap, each lists the waits since the first one began.
 
     Raises as detect() does.
     """
@@ -667,8 +667,8 @@ def redundant(action: Action = "raise") -> Iterator[list[Redundant]]:
 
 @contextmanager
 def _counted_waits() -> Iterator[list[Redundant]]:
-    """Do what redundant() does, for a program in which races are looked for
-    already."""
+    """Do what redundant() does, for a program in which the detector is already
+    on."""
     global _counting
     found: list[Redundant] = []
     with _lock:
@@ -699,14 +699,14 @@ def declare(
 ) -> None:
     """declare(stream, *, reads=(), writes=(), name="declared work")
 
-    Declare the memory that work of another library accesses.  The library is
+    Declare the memory that another library's work accesses.  The library is
     about to queue that work on the stream, or has just queued it.
 
-    With stream=None it is the host's own access, through a view or a pointer
+    With stream=None, the access is the host's own, through a view or a pointer
     that it has kept.  reads and writes hold Buffers and their slices, arrays
-    with the CUDA array interface or DLPack, and (address, nbytes) pairs; of an
-    array with gaps, the gaps count too.  Does nothing, and costs little, while
-    nothing looks for races.
+    with the CUDA array interface or DLPack, and (address, nbytes) pairs; the
+    gaps in an array count, too.  Does nothing, and costs little, while nothing
+    looks for races.
 
     Raises RaceError as detect() does, and TypeError for another kind of memory
     or stream.

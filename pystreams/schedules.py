@@ -9,9 +9,10 @@ engine has no threads: fn's own calls run the work, and a schedule decides when
 each operation runs, and whether fn goes on before it.  Any such order is one
 that the program allows.  The same name gives the same order on every machine.
 
-Time is virtual: a sleep costs nothing, elapsed_time() is exact, and the limit
-of a wait expires in virtual time.  Memory is poisoned when it is allocated and
-when it is freed.  A wait that can never end raises RuntimeError at once.
+Time is virtual: a sleep costs nothing, elapsed_time() is exact, and the
+timeout of a wait expires in virtual time.  Memory is poisoned when it is
+allocated and when it is freed.  A wait that can never end raises RuntimeError
+at once.
 
 fn makes its own streams, and devices are idle before and after it.  Work that
 other threads of the program queue takes part in the order in which it arrives.
@@ -68,7 +69,7 @@ class Result:
     runs: int
     #: How many of them were different.
     distinct: int
-    #: Whether these are all different schedules that exist.
+    #: Whether these are all the different schedules that exist.
     complete: bool
 
     def __str__(self) -> str:
@@ -189,7 +190,7 @@ class _Places:
     def __init__(self) -> None:
         self._places: dict[int, str] = {}
         # The names of streams, by operation, device and handle.  The handle is
-        # needed because a graph's operations also run on other streams than
+        # needed because a graph's operations also run on streams other than
         # that of the launch.
         self._names: dict[tuple[int, int, int], str | None] = {}
         # Whether the run has failed.  Work that is queued after that belongs
@@ -205,8 +206,8 @@ class _Places:
             self._names[number, device, handle] = name
         frame: Any = None
         if not self.complete:
-            # There is no caller at the end of a thread.  CPython 3.12 answers
-            # f_back with an exception pending if it has no memory.
+            # There is no caller at the end of a thread.  If memory is short,
+            # f_back in CPython 3.12 returns with an exception pending.
             with suppress(ValueError):
                 frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(
@@ -255,8 +256,8 @@ class _Run:
 
         If the schedule delays single operations, these are the late ones.
         Otherwise, an operation is late if it did not run, or ran after an
-        operation that was queued later.  If there is none, an operation is
-        late if it had not run when the program went on.
+        operation that was queued later.  If no operation is late by this rule,
+        those that had not run when the program went on are late.
         """
         if self._schedule.strategy in _DELAYING:
             return self.overtaken
@@ -419,10 +420,10 @@ def run(name: str) -> Iterator[None]:
     Run the work of the block under the schedule with this name.
 
     When the block ends, its remaining work is run; if the block ends with an
-    exception, that work is dropped.  Raises ValueError if there is no
-    such schedule, TypeError if name is no str, and RuntimeError if a device
-    is busy, if a device is used that is not the CPU engine's, or within
-    another schedule.
+    exception, that work is dropped.  Raises ValueError if there is no such
+    schedule, TypeError if name is not a str, and RuntimeError if a device is
+    busy, if the block uses a device that does not belong to the CPU engine, or
+    if another schedule is being explored.
     """
     with _Run(name, asks="run()"):
         yield
@@ -645,13 +646,13 @@ def explore(
     """explore(fn, *, runs=1000, seed=None, strategy="pct", depth=2,
     races=False)
 
-    Call fn under that many schedules, at most.
+    Call fn under at most `runs` schedules.
 
     strategy is one of
       "late": nothing runs before a wait of the host needs it; one run shows
       most reads that come too early, but few writes that come too early;
       "early": everything runs as soon as it can;
-      "random": at each call, any operation that can run, or none;
+      "random": at each call, a random operation that can run, or none, runs;
       "pct": streams and the host have random priorities, which change
       depth - 1 times; a bug that needs depth pairs in the wrong order is hit
       with a known probability in each run;
@@ -659,14 +660,14 @@ def explore(
       of them once, unless there are more than runs.
 
     The first schedule under which fn raises an Exception is reduced to few
-    late operations with which fn still raises one of its type: to one, if one
-    of the first 64 operations is enough.  That exception is raised with a
-    note: the schedule's name, the operations in order, and those that were
-    late.  The note says so if no such operations were found.  With races=True,
-    fn is called within races.detect(), so that a RaceError is such an
-    Exception.  seed is that of the first schedule; None takes 0.  Otherwise
-    returns the numbers of schedules that ran and that differed, and whether
-    these were all, which only strategy "all" knows.
+    late operations with which fn still raises an exception of this type: to
+    one, if one of the first 64 operations is enough.  That exception is raised
+    with a note: the schedule's name, the operations in order, and those that
+    were late.  If no such operations were found, the note says so.  With
+    races=True, fn is called within races.detect(), so that a RaceError is such
+    an Exception.  seed is that of the first schedule; None means 0.  If fn
+    raises no Exception, returns how many schedules ran, how many of them
+    differed, and whether these were all, which only the strategy "all" knows.
 
     Raises ValueError or TypeError for other arguments, TypeError if fn is a
     coroutine function, and RuntimeError as run() does.
@@ -707,12 +708,12 @@ def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:
 
     Call fn under the schedule with this name, and return its result.
 
-    An Exception of fn is raised with a note: the operations in order, and
-    those that were late, because the schedule delayed them or because a later
-    one ran first.  With races=True, fn is called within races.detect().
-    Raises ValueError for another name, or if fn queues fewer operations than
-    the schedule names, TypeError if name is no str or fn no callable or a
-    coroutine function, and RuntimeError as run() does.
+    An Exception that fn raises has a note: the operations in order, and those
+    that were late, because the schedule delayed them or because a later one
+    ran first.  With races=True, fn is called within races.detect().  Raises
+    ValueError if there is no such schedule, or if fn queues fewer operations
+    than the schedule names, TypeError if name is not a str, or fn is not
+    callable or is a coroutine function, and RuntimeError as run() does.
     """
     logged = _Run(name, logged=True, asks="replay()")
     _check_callable("replay()", fn)

@@ -38,10 +38,10 @@ KINDS = tuple(_FIELDS)
 class Record(tuple[object, ...]):
     """The argument of a callback: a kind, a device and raw handles.
 
-    A callback comes after a creation, record, wait or allocation, and before
-    a deletion, deallocation or synchronization.  Fields that the kind does
-    not have are None; the default stream is 0.  If there is a stream, the
-    device is the stream's.
+    A callback runs after a creation, record, wait or allocation, and before a
+    deletion, deallocation or synchronization.  Fields that the kind does not
+    have are None; the default stream is 0.  If there is a stream, the device
+    is the stream's.
     """
 
     __slots__ = ()
@@ -106,7 +106,7 @@ _devices: dict[tuple[int, int], _C.device] = {}
 def subscribe(
     fn: Callable[[Record], object], kinds: str | Iterable[str] | None = None
 ) -> Subscription:
-    """Call fn(record) at each operation of the kinds, by default of all.
+    """Call fn(record) at each operation of the given kinds, by default all.
 
     fn runs on the thread of the operation, before or after it as Record says,
     perhaps on several threads at once.  An Exception that it raises is logged

@@ -1009,15 +1009,15 @@ static PyMethodDef buffer_methods[] = {
         "Copy the bytes of src, of the same size, and return self "
         "(cudaMemcpyAsync).\n\n"
         "src is a Buffer, or any C-contiguous object with the buffer "
-        "protocol, DLPack or the\nCUDA array interface.  The copy is queued "
-        "on stream, by default the current stream of\nthe device memory "
-        "involved; between two devices, on the source's current stream and "
-        "in\nthe order of both.  The producer of device memory makes it ready "
-        "for that stream.\nBlocks with the GIL released until the copy is "
-        "done when src is host memory of another\nlibrary, or when one side "
-        "is host memory and non_blocking is false.  In a capture,\n"
-        "non_blocking must be true for these: each replay copies, and the "
-        "graph keeps the memory.\n\n"
+        "protocol, DLPack or the CUDA\narray interface.  The copy is queued "
+        "on stream, by default the current stream of the\ndevice memory "
+        "involved; between two devices, on the source's current stream and in "
+        "the\norder of both current streams.  The producer of device memory "
+        "makes it ready for that\nstream.  If src is host memory of another "
+        "library, or if one side is host memory and\nnon_blocking is false, "
+        "blocks with the GIL released until the copy is done.  In a\ncapture, "
+        "non_blocking must be true for such copies: each replay copies, and "
+        "the graph\nkeeps the memory alive.\n\n"
         "Does nothing if src is this Buffer.  Raises ValueError for a source "
         "of another size,\none that overlaps this Buffer and one whose "
         "producer describes it wrongly, and for a\nread-only Buffer; "
@@ -1026,16 +1026,17 @@ static PyMethodDef buffer_methods[] = {
            ", /, dst, non_blocking=False, stream=None",
            "Copy the bytes to dst, of the same size, and return self "
            "(cudaMemcpyAsync).\n\n"
-           "Does what dst.copy_(self) does for a Buffer; dst may also be any "
-           "writable object that\ncopy_ accepts.  If dst is not a Buffer and "
-           "non_blocking is false, blocks until the\ncopy is done."),
+           "If dst is a Buffer, does what dst.copy_(self) does; dst may also "
+           "be any writable object\nthat copy_ accepts.  If dst is not a "
+           "Buffer and non_blocking is false, blocks until the\ncopy is "
+           "done."),
     METHOD(
         "fill_", Buffer_fill, METH_FASTCALL | METH_KEYWORDS,
         ", /, value, stream=None",
-        "Queue a fill with a value that is repeated and return self "
+        "Queue a fill with a repeated value and return self "
         "(cudaMemsetAsync).\n\n"
-        "value is an int from 0 to 255, for every byte, or an object with "
-        "the buffer protocol\nthat has 1, 2 or 4 bytes: b'\\1\\0', "
+        "value is an int from 0 to 255, for every byte, or an object with the "
+        "buffer protocol\nthat has 1, 2 or 4 bytes: b'\\1\\0', "
         "numpy.float32(1.5).  Does not wait for the fill.\nRaises ValueError "
         "for another value, and unless the size and the address of the "
         "Buffer\nare multiples of the value's size."),
@@ -1047,8 +1048,8 @@ static PyMethodDef buffer_methods[] = {
            "reused only after the\nwork that the stream has when the Buffer "
            "is closed or collected."),
     METHOD("tobytes", Buffer_tobytes, METH_NOARGS, ", /",
-           "Return the bytes, after the work queued on the current stream of "
-           "the Buffer's device.\n\n"
+           "Wait for the work queued on the current stream of the Buffer's "
+           "device; return the bytes.\n\n"
            "Blocks with the GIL released."),
     METHOD("__bytes__", Buffer_bytes, METH_NOARGS, ", /",
            "Return a copy of host memory, without waiting for work."),
@@ -1063,9 +1064,9 @@ static PyMethodDef buffer_methods[] = {
            "Return a DLPack capsule of the bytes, versioned if max_version is "
            "at least (1, 0).\n\n"
            "The consumer's stream waits for all work that is known to use the "
-           "memory: None and 1\nare the default stream, 2 the thread's, -1 "
-           "asks for no wait, 0 is not allowed.  For\nhost memory it must be "
-           "None, and the call blocks with the GIL released.  "
+           "memory.  As stream,\nNone and 1 mean the default stream, 2 the "
+           "thread's, -1 no wait; 0 is not allowed.  For\nhost memory, stream "
+           "must be None, and the call blocks with the GIL released.  "
            "copy=True\nexports a copy; dl_device=(1, 0) exports a copy of "
            "device memory on the host.\n\n"
            "Memory that the consumer drops while a stream of its own works on "
@@ -1076,21 +1077,20 @@ static PyMethodDef buffer_methods[] = {
     METHOD("ipc_handle", Buffer_ipc_handle, METH_NOARGS, ", /",
            "Return the 96 bytes by which another process opens this memory "
            "(cuMemExportToShareableHandle).\n\n"
-           "They are of use while this process lives and keeps the memory.  A "
+           "They are valid while this process lives and keeps the memory.  A "
            "Buffer can also be\npickled, which passes the handle on.  Raises "
-           "RuntimeError unless the Buffer was made with\n"
-           "interprocess=True."),
+           "RuntimeError unless the Buffer was made\nwith interprocess=True."),
     METHOD("from_ipc_handle", Buffer_from_ipc_handle,
            METH_FASTCALL | METH_KEYWORDS | METH_CLASS, ", /, device, handle",
            "Open the memory of another process by its handle "
            "(cuMemImportFromShareableHandle).\n\n"
            "A device without an index stands for the one that has the "
-           "memory.  The Buffer stays valid if\nthat process closes its own "
-           "or ends.  Nothing orders the work of two processes but\n"
-           "interprocess events.  Blocks with the GIL released, on a CUDA "
-           "device for at most ten\nseconds if that process does not "
-           "answer.  Raises ValueError for a handle of another kind,\nsize "
-           "or device, RuntimeError if the memory is gone or of this "
+           "memory.  The Buffer stays\nvalid even if that process closes its "
+           "own Buffer or ends.  Only interprocess events\norder the work of "
+           "two processes.  Blocks with the GIL released, on a CUDA device "
+           "for at\nmost ten seconds if that process does not answer.  Raises "
+           "ValueError for a handle of\nanother kind, size or device, "
+           "RuntimeError if the memory no longer exists or belongs to\nthis "
            "process."),
     METHOD("__reduce__", Buffer_reduce, METH_NOARGS, ", /",
            "Return what pickle needs to open the memory in another "

@@ -598,9 +598,9 @@ PyMethodDef cuda_current_stream_function =
 PyMethodDef cuda_default_stream_function =
     FUNCTION("default_stream", cuda_default_stream,
              METH_FASTCALL | METH_KEYWORDS, "device=None",
-             "Return the default stream of a device: handle 0, or with\n"
-             "PYSTREAMS_PER_THREAD_DEFAULT_STREAM=1 the calling thread's, "
-             "handle 2.");
+             "Return the default stream of a device: handle 0 or, "
+             "with\nPYSTREAMS_PER_THREAD_DEFAULT_STREAM=1, the calling "
+             "thread's, handle 2.");
 
 PyMethodDef current_functions[] = {
     FUNCTION("current_stream", current_stream, METH_VARARGS,
@@ -613,9 +613,9 @@ PyMethodDef current_functions[] = {
              "asyncio task,\nand its device current, for the thread."),
     FUNCTION(
         "as_stream", as_stream, METH_VARARGS, "function, stream, type=-1, /",
-        "Return a Stream as it is, and any object with __cuda_stream__ "
-        "as a Stream.\n\n"
-        "TypeError names the function.  Raises ValueError for a stream of "
-        "another device type than\nthe one given."),
+        "Return a Stream as it is, and any object with __cuda_stream__ as a "
+        "Stream.\n\n"
+        "A TypeError names the function.  Raises ValueError for a stream of a "
+        "device type other\nthan the given one."),
     {NULL},
 };

@@ -277,9 +277,10 @@ DeviceContext_get_prev_idx(PyObject *self, void *Py_UNUSED(closure))
 
 static PyGetSetDef context_getset[] = {
     {"idx", DeviceContext_get_idx, NULL,
-     PyDoc_STR("The index of the device; None or negative: none.")},
+     PyDoc_STR("The index of the device; None or negative if there is none.")},
     {"prev_idx", DeviceContext_get_prev_idx, NULL,
-     PyDoc_STR("The index that the latest entry found; -1 before any.")},
+     PyDoc_STR("The index that the latest entry found; -1 before the first "
+               "entry.")},
     {NULL},
 };
 
@@ -306,9 +307,9 @@ PyDoc_STRVAR(
     "device(device)\n--\n\n"
     "Make a device the calling thread's current one within a with block.\n\n"
     "The device that was current is restored on exit.  None means the device "
-    "that is\ncurrent now; a negative index does nothing.  The object can be "
-    "entered again while it\nis entered, and by several threads at once.  "
-    "Entering may block.");
+    "that is current\nnow; a negative index does nothing.  The object is "
+    "reentrant, and several threads can\nenter it at once.  Entering may "
+    "block.");
 
 static PyType_Slot cuda_device_slots[] = {
     {Py_tp_init, CudaDevice_init},

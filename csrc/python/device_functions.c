@@ -368,7 +368,7 @@ PyMethodDef device_functions[] = {
              "function='device_index', /",
              "Return the index that a device argument names, by default the "
              "current device's.\n\n"
-             "TypeError names the function."),
+             "A TypeError names the function."),
     FUNCTION("set_device", set_device, METH_VARARGS, "type, device, /",
              "Make the device current in this thread.  May block."),
     FUNCTION(
@@ -386,8 +386,8 @@ PyMethodDef device_functions[] = {
              "staging."),
     FUNCTION("set_peer_access", set_peer_access, METH_VARARGS,
              "type, device, peer, enabled, /",
-             "Let the device's work reach the memory of the peer's pool, or "
-             "not.  May block."),
+             "Allow the device's work to access the memory of the peer's "
+             "pool, or forbid it.  May\nblock."),
     FUNCTION("versions", versions, METH_VARARGS, "type, /",
              "Return the (runtime, driver) versions as 1000 * major + 10 * "
              "minor; 0 if there is\nnone."),

@@ -203,7 +203,6 @@ PyMethodDef emulation_functions[] = {
      * the tuple could not be allocated, the emulation would not be ended. */
     FUNCTION("emulation_leave", emulation_leave, METH_O, "emulation, /",
              "Put back what emulation_enter replaced.\n\n"
-             "Raise RuntimeError, after this, if a later emulation is still "
-             "entered."),
+             "Then raise RuntimeError if a later emulation is still entered."),
     {NULL},
 };

@@ -595,20 +595,21 @@ static PyMethodDef event_methods[] = {
     METHOD("record", Event_record, METH_FASTCALL | METH_KEYWORDS,
            ", /, stream=None",
            "Record the stream's current position: the event completes when "
-           "all work queued before\nthis call has (cudaEventRecord).\n\n"
-           "Without a stream, the current one of the event's device type.  "
+           "all work queued before\nthis call has completed "
+           "(cudaEventRecord).\n\n"
+           "The default is the current stream of the event's device type.  "
            "Replaces any earlier\nrecord.  Blocks with the GIL released while "
            "the stream's queue is full, as\nStream.record_event does.  Raises "
-           "RuntimeError for a stream of another device than the\nevent's."),
+           "RuntimeError for a stream of a device other than the\nevent's."),
     METHOD("wait", Event_wait, METH_FASTCALL | METH_KEYWORDS,
            ", /, stream=None",
-           "Make all work queued on the stream after this call wait for "
-           "the event's latest record\n(cudaStreamWaitEvent).\n\n"
-           "Without a stream, the current one.  Does nothing if the event "
-           "was never recorded.  In a\ncapture, an external event is bound "
-           "to the stream's device, and each replay waits for\nthe record "
-           "that is the latest at the time of the replay.  Blocks with the "
-           "GIL released\nwhile the stream's queue is full."),
+           "Make all work queued on the stream after this call wait for the "
+           "event's latest record\n(cudaStreamWaitEvent).\n\n"
+           "The default is the current stream.  Does nothing if the event was "
+           "never recorded.  In a\ncapture, an external event is bound to the "
+           "stream's device, and each replay waits for\nthe record that is "
+           "the latest at the time of the replay.  Blocks with the GIL "
+           "released\nwhile the stream's queue is full."),
     METHOD("query", Event_query, METH_NOARGS, ", /",
            "Return whether the work before the latest record has completed "
            "(cudaEventQuery).\n\n"
@@ -629,28 +630,28 @@ static PyMethodDef event_methods[] = {
            "Return the milliseconds from this event to end_event "
            "(cudaEventElapsedTime).\n\n"
            "Does not block.  Raises ValueError unless both are timed and "
-           "recorded, RuntimeError\nunless both are done and of one device, "
-           "NotImplementedError if the backend has no\ntiming."),
+           "recorded, RuntimeError\nunless both are done and on the same "
+           "device, NotImplementedError if the backend has no\ntiming."),
     METHOD("ipc_handle", Event_ipc_handle, METH_NOARGS, ", /",
            "Return the 64 bytes by which another process opens the event "
            "(cudaIpcGetEventHandle).\n\n"
-           "Creates the event if it was never recorded, on its device or else "
-           "the current one.\nThe handle is valid while the Event and its "
-           "process live.  Raises RuntimeError unless\nit was made with "
-           "interprocess=True, NotImplementedError if the backend has no "
-           "such\nevents."),
+           "If the event was never recorded, creates it, on its device or, if "
+           "it has none, on the\ncurrent one.  The handle is valid while the "
+           "Event and its process live.  Raises\nRuntimeError unless the "
+           "event was made with interprocess=True, NotImplementedError "
+           "if\nthe backend has no such events."),
     CLASS_METHOD(
         "from_ipc_handle", Event_from_ipc_handle,
         METH_FASTCALL | METH_KEYWORDS, ", /, device, handle",
         "Open an event of another process (cudaIpcOpenEventHandle).\n\n"
         "Either process may record it; wait, query and synchronize use the "
-        "latest record of any\nprocess.  On the CPU engine, a record fails if "
-        "its process ends before its work.\nRaises ValueError for anything "
-        "but a handle of an event of the device, RuntimeError if\nthe event "
-        "is gone or belongs to this process."),
+        "latest record by any\nprocess.  On the CPU engine, a record fails if "
+        "its process ends before its work.  Raises\nValueError for anything "
+        "but the handle of an event of the device, RuntimeError if the\nevent "
+        "no longer exists or belongs to this process."),
     METHOD("__reduce__", Event_reduce, METH_NOARGS, ", /",
            "Pickle an interprocess event, to be opened by its handle.\n\n"
-           "Raises TypeError for any other."),
+           "Raises TypeError for any other event."),
     METHOD(
         "__setstate__", Event_setstate, METH_O, ", blocking, /",
         "Restore the flag of a pickled event that its handle does not carry."),
@@ -659,8 +660,9 @@ static PyMethodDef event_methods[] = {
 
 static PyGetSetDef event_getset[] = {
     {"device", Event_get_device, NULL,
-     PyDoc_STR("The event's device; its index is None until first recorded or "
-               "exported, unless\nthe constructor was given one.")},
+     PyDoc_STR("The event's device; its index is None until the event is "
+               "first recorded or exported,\nunless the constructor was given "
+               "one.")},
     {"event_id", Event_get_event_id, NULL,
      PyDoc_STR("The native handle; 0 until first recorded or exported.")},
     {"enable_timing", Event_get_flag, NULL,

@@ -525,6 +525,7 @@ PyMethodDef explain_functions[] = {
              "Write what everything waits for to stderr upon a signal, on a "
              "thread of the package's.\n\n"
              "Call again in a forked child, which has no such thread.  Raises "
-             "ValueError for what is\nno signal that can be caught."),
+             "ValueError if the number\nis not that of a signal that can be "
+             "caught."),
     {NULL},
 };

@@ -385,11 +385,10 @@ PyDoc_STRVAR(
     "__cuda_stream__, which is\nthen kept alive.  The handle must stay valid "
     "until this object, and all Buffers that\nwork on the stream has used, "
     "are closed or collected: a wrong handle crashes the\nprocess.  0 and 1 "
-    "are the default stream, 2 is that of whichever thread uses this "
-    "object.  A\nStream of this package, or its handle, is "
-    "shared: the stream lives until all\nobjects that share it are "
-    "closed.\n\n"
-    "Raises as pystreams.ExternalStream.");
+    "are the default stream, 2 is that of whichever thread uses this object.  "
+    "A\nStream of this package, or its handle, is shared: the stream lives "
+    "until all\nobjects that share it are closed.\n\n"
+    "Raises what pystreams.ExternalStream raises.");
 
 static PyType_Slot external_stream_slots[] = {
     {Py_tp_new, ExternalStream_new},

@@ -587,11 +587,10 @@ Lock_dealloc(PyObject *self)
 static PyMethodDef lock_methods[] = {
     METHOD("acquire", Lock_acquire, METH_NOARGS, ", /",
            "Keep the Future's _state from becoming done.  Does not block."),
-    METHOD("release", Lock_release, METH_NOARGS, ", /",
-           "Take back one acquire()."),
-    METHOD("__enter__", Lock_acquire, METH_NOARGS, ", /", "As acquire()."),
+    METHOD("release", Lock_release, METH_NOARGS, ", /", "Undo one acquire()."),
+    METHOD("__enter__", Lock_acquire, METH_NOARGS, ", /", "Like acquire()."),
     METHOD("__exit__", Lock_release, METH_VARARGS, ", /, *exc_info",
-           "As release()."),
+           "Like release()."),
     {NULL},
 };
 
@@ -1097,8 +1096,9 @@ static PyMethodDef future_methods[] = {
         "result", Future_result, METH_FASTCALL | METH_KEYWORDS,
         ", /, timeout=None",
         "Return the callable's result, or raise its exception.\n\n"
-        "Blocks with the GIL released; Ctrl-C ends it.  Raises TimeoutError "
-        "after timeout\nseconds, and CancelledError if it was cancelled."),
+        "Blocks with the GIL released; Ctrl-C ends the wait.  Raises "
+        "TimeoutError after timeout\nseconds, and CancelledError if the call "
+        "was cancelled."),
     METHOD(
         "exception", Future_exception, METH_FASTCALL | METH_KEYWORDS,
         ", /, timeout=None",
@@ -1118,8 +1118,8 @@ static PyMethodDef future_methods[] = {
         METH_FASTCALL | METH_KEYWORDS, ", /, fn",
         "Call fn with the Future when it is done, on the thread that "
         "completes it; at once if\nit already is.\n\n"
-        "Raises RuntimeError in a child forked since, in which the callable "
-        "does not run."),
+        "Raises RuntimeError in a child forked since the call was submitted: "
+        "the callable does\nnot run there."),
     {NULL},
 };
 

@@ -1159,12 +1159,13 @@ static PyMethodDef graph_methods[] = {
         "capture_end", Graph_capture_end, METH_NOARGS, ", /",
         "End the capture of the current stream, and instantiate the "
         "graph\n(cudaStreamEndCapture).\n\n"
-        "Call it on the thread that began the capture, unless the mode "
-        "was 'relaxed'.  Raises\nRuntimeError if the capture began on "
-        "another stream, AcceleratorError if it failed or\na stream that "
-        "joined it was not joined back; its streams are usable again "
-        "then.\nWarns if nothing was captured, unless an exception that was "
-        "raised during the capture is\nbeing handled.  May block."),
+        "Call it on the thread that began the capture, unless the mode was "
+        "'relaxed'.  Raises\nRuntimeError if the capture began on another "
+        "stream, AcceleratorError if the capture\nfailed or a stream that "
+        "joined it was not joined back; the capture's streams are "
+        "then\nusable again.  Warns if nothing was captured, unless an "
+        "exception that was raised during\nthe capture is being handled.  May "
+        "block."),
     METHOD("instantiate", Graph_instantiate, METH_FASTCALL | METH_KEYWORDS,
            ", /, *, auto_free_on_launch=True, use_node_priority=True",
            "Make the captured graph ready to replay "
@@ -1176,20 +1177,22 @@ static PyMethodDef graph_methods[] = {
            "fails.\nuse_node_priority: work has the priority of the stream on "
            "which it was captured, not\nthat of the replay's stream.  May "
            "block.  Raises RuntimeError if there is no such "
-           "graph,\nNotImplementedError if the backend knows no options and "
-           "one is False."),
+           "graph,\nNotImplementedError if an option is False and the backend "
+           "has no options."),
     METHOD("replay", Graph_replay, METH_NOARGS, ", /",
            "Queue the captured work on the current stream of its device "
            "(cudaGraphLaunch).\n\n"
            "It runs after the stream's earlier work and after the graph's "
-           "earlier replays.  Does\nnot wait for it.  Raises RuntimeError if "
-           "nothing was captured, and if the stream is\nbeing captured or "
-           "would have to wait for one that is; the capture goes on."),
+           "earlier replays.  replay()\ndoes not wait for it.  Raises "
+           "RuntimeError if nothing was captured, and if the stream is\nbeing "
+           "captured or would have to wait for one that is; the capture goes "
+           "on."),
     METHOD("reset", Graph_reset, METH_NOARGS, ", /",
            "Discard the graph; the memory and events that it keeps are "
            "released when its replays\nare done.\n\n"
-           "Ends a capture in progress, on the thread that capture_end() "
-           "needs.  Another capture\ncan begin afterwards.  May block."),
+           "To end a capture in progress, call this on the thread that must "
+           "call capture_end().\nAnother capture can begin afterwards.  May "
+           "block."),
     METHOD("enable_debug_mode", Graph_enable_debug_mode, METH_NOARGS, ", /",
            "Make debug_dump() work for all graphs whose capture ends from "
            "now on."),
@@ -1216,31 +1219,32 @@ static PyMethodDef graph_methods[] = {
         ", /, child, stream=None",
         "Capture the work of another graph into this one's capture "
         "(cudaGraphAddChildGraphNode).\n\n"
-        "It comes after the work that the stream (None: the current one) has "
-        "captured, and\nbefore its later work.  The child has "
-        "keep_graph=True and no callables; it is\ncopied, and may be reset "
-        "afterwards.  Raises RuntimeError if nothing is being captured\nor "
-        "the child is empty or was not kept, ValueError for a stream that "
-        "this graph does\nnot capture or of another device than the child, "
-        "NotImplementedError if the backend\nhas no such function."),
+        "The child's work comes after the work that the stream (None: the "
+        "current one) has\ncaptured, and before its later work.  The child "
+        "must have keep_graph=True and no\ncallables; it is copied, and may "
+        "be reset afterwards.  Raises RuntimeError if nothing is\nbeing "
+        "captured or the child is empty or was not kept, ValueError for a "
+        "stream that this\ngraph does not capture or that is on another "
+        "device than the child, NotImplementedError\nif the backend has no "
+        "such function."),
     METHOD(
         "update", Graph_update, METH_O, ", other, /",
         "Make later replays run the work of another captured graph "
         "(cudaGraphExecUpdate).\n\n"
-        "The other graph has keep_graph=True, the same nodes and edges, in "
-        "the order of the calls\nthat were captured, and no callables; "
-        "only their parameters may differ, such as\naddresses and values.  "
-        "Cheaper than to instantiate that graph.  Replays that are "
-        "queued\ndo the earlier work.  This graph keeps the objects that "
-        "the new work uses, and those of\nits own work, which "
-        "instantiate() brings back.  May block.  Raises "
-        "AcceleratorError,\nwhich names the first node that differs, "
-        "RuntimeError if either is empty or the other\nwas not kept, "
-        "ValueError for one of another device; the graph is as it was then."),
+        "The other graph must have keep_graph=True, no callables, and the "
+        "same nodes and edges,\nin the order of the captured calls; only "
+        "parameters, such as addresses and values, may\ndiffer.  This is "
+        "cheaper than instantiating that graph.  Replays that are already "
+        "queued\ndo the earlier work.  This graph keeps the objects that the "
+        "new work uses, and those of\nits own work, which instantiate() "
+        "brings back.  May block.  Raises AcceleratorError,\nwhich names the "
+        "first node that differs, RuntimeError if either is empty or the "
+        "other\nwas not kept, ValueError if the other is of another device; "
+        "this graph is then\nunchanged."),
     METHOD("_nodes", Graph_nodes, METH_NOARGS, ", /",
-           "Return a list of nodes (kind, number, kernel, grid, block, "
-           "shared memory, function,\nfunction's name, event, bytes) and one "
-           "of edges (from, to, from_port, to_port, type).\nMay block."),
+           "Return a list of nodes (kind, number, kernel, grid, block, shared "
+           "memory, function,\nfunction's name, event, bytes) and a list of "
+           "edges (from, to, from_port, to_port, type).\nMay block."),
     METHOD("_keep", Graph_keep, METH_O, ", object, /",
            "Keep the object until reset(), and until the replays are done."),
     METHOD("_wait", Graph_wait, METH_NOARGS, ", /",
@@ -1249,8 +1253,8 @@ static PyMethodDef graph_methods[] = {
                  "Have all graphs call the hooks of pystreams.cuda._graphs "
                  "from now on.\n\nReturns whether they did not before."),
     METHOD("_enter", Graph_enter, METH_NOARGS, ", /",
-           "Call _begin_capture(), which begins a capture; without one if it "
-           "raises."),
+           "Call _begin_capture(), which begins a capture; drop the capture "
+           "if it raises."),
     METHOD("_exit", Graph_exit, METH_FASTCALL, ", /, *args",
            "End the capture, as the __exit__ of a context manager."),
     METHOD("_state", Graph_state, METH_NOARGS, ", /",

@@ -257,8 +257,8 @@ PyMethodDef memory_functions[] = {
     FUNCTION("mem_get_info", mem_get_info, METH_VARARGS,
              "type, device=None, /",
              "Return (free, total) bytes: the memory that the program can "
-             "still get, also from the\nlibrary's own pool, and all of the "
-             "device's.  For a CPU, the system's memory."),
+             "still allocate, including\nfrom the library's own pool, and the "
+             "device's total.  For a CPU, the system's memory."),
     FUNCTION("memory_stats", memory_stats, METH_VARARGS,
              "type, device=None, function='memory_stats', /",
              "Return counters of the bytes and blocks that live Buffers of "
@@ -281,17 +281,18 @@ PyMethodDef memory_functions[] = {
              reset_accumulated_host_memory_stats, METH_VARARGS, "type, /",
              "Have the totals of host_memory_stats count from now on."),
     FUNCTION("empty_cache", empty_cache, METH_VARARGS, "type, /",
-             "Return the memory that the pools of all devices keep to the "
-             "devices.  May block."),
+             "Release to the devices the freed memory that their pools keep "
+             "for reuse.  May block."),
     FUNCTION("empty_host_cache", empty_host_cache, METH_VARARGS, "type, /",
              "Free the pinned memory that is kept for reuse.  May block."),
     FUNCTION("trim_pool", trim_pool, METH_VARARGS,
              "type, nbytes, device=None, /",
-             "Return memory that the device's pool keeps to the device until "
-             "nbytes are reserved at\nmost, or none is kept.  May block."),
+             "Release freed memory from the device's pool to the device until "
+             "at most nbytes are\nreserved, or no freed memory is left.  May "
+             "block."),
     FUNCTION("set_pool_threshold", set_pool_threshold, METH_VARARGS,
              "type, nbytes, device=None, /",
-             "Have the device's pool keep freed memory only while nbytes are "
-             "reserved at most; None\nfor no limit.  May block."),
+             "Have the device's pool keep freed memory only while at most "
+             "nbytes are reserved; None\nmeans no limit.  May block."),
     {NULL},
 };

@@ -169,9 +169,9 @@ static PyMethodDef partition_methods[] = {
            ", /, priority=0, *, name=None",
            "Return a new stream whose work runs on the partition's "
            "multiprocessors alone\n(cuGreenCtxStreamCreate).\n\n"
-           "It is a cuda.Stream on CUDA, else a Stream, and is used as any "
-           "other.  It keeps the\npartition.  May block, with the GIL "
-           "released.  Raises RuntimeError in a forked child."),
+           "It is a cuda.Stream on CUDA, else a Stream, and is used like any "
+           "other.  It keeps the\npartition alive.  May block, with the GIL "
+           "released.  Raises RuntimeError in a forked\nchild."),
     {NULL},
 };
 
@@ -191,21 +191,21 @@ static PyMemberDef partition_members[] = {
 PyDoc_STRVAR(
     partition_doc,
     "Partition(count, device=None)\n--\n\n"
-    "At least count of a device's multiprocessors, of which no other "
-    "Partition "
-    "of this process\nhas any: a green context on CUDA (cuGreenCtxCreate).\n\n"
-    "The work of its streams runs on these alone, but that of other streams "
-    "runs on all of\nthe device's.  CUDA hands them out in groups, of 8 on "
-    "compute capability 9.0, so count\nmay be more than was asked for.  On "
-    "the CPU engine they are shares of its workers, which\nrun copies, fills "
-    "and host functions; callables of Stream.submit belong to no "
-    "partition.\n\n"
-    "The partition lives until the object, its streams and their work are "
-    "gone, and the\nBuffers that were used and the graphs that were captured "
-    "on them.  May block, with the\nGIL released.  Raises ValueError for a "
-    "count below 1, RuntimeError if fewer are left, and\nNotImplementedError "
-    "if the backend or the driver (before CUDA 12.5) has no partitions.\n"
-    "Safe to use from several threads.");
+    "At least count of a device's multiprocessors, none of which belongs to "
+    "another Partition\nof this process: a green context on CUDA "
+    "(cuGreenCtxCreate).\n\n"
+    "Work on its streams runs on these alone, but work on other streams runs "
+    "on all of the\ndevice's multiprocessors.  CUDA assigns them in groups, "
+    "of 8 on compute capability 9.0,\nso the attribute count may be more than "
+    "was asked for.  On the CPU engine they are\nshares of its workers, which "
+    "run copies, fills and host functions; callables of\nStream.submit belong "
+    "to no partition.\n\n"
+    "The partition lives as long as the object, its streams, their work, the "
+    "Buffers used on\nthese streams and the graphs captured on them.  May "
+    "block, with the GIL released.\nRaises ValueError for a count below 1, "
+    "RuntimeError if fewer are left, and\nNotImplementedError if the backend "
+    "or the driver (before CUDA 12.5) has no partitions.\nSafe to use from "
+    "several threads.");
 
 static PyType_Slot partition_slots[] = {
     {Py_tp_new, Partition_new},         {Py_tp_dealloc, Partition_dealloc},

@@ -31,7 +31,7 @@ PyMethodDef place_functions[] = {
     FUNCTION("places_exclude", places_exclude, METH_O, "package, /",
              "Treat files whose names begin with package as this package's: a "
              "place in them is never\nthe program's.  Only the first call has "
-             "an effect.  Raises TypeError for no str."),
+             "an effect.  Raises TypeError if package is not a\nstr."),
     {NULL},
 };
 

@@ -816,7 +816,7 @@ PyMethodDef races_functions[] = {
              "freed, point) for each;\npoint is what races_orders() takes, "
              "or None."),
     FUNCTION("races_stop", races_stop, METH_NOARGS, "/",
-             "Look for races no more."),
+             "Stop looking for races."),
     FUNCTION("races_count_waits", races_count_waits, METH_O, "on, /",
              "Start to count the program's waits by place, or forget the "
              "counts."),
@@ -835,14 +835,14 @@ PyMethodDef races_functions[] = {
              "Take note that the program knows the moment to have been "
              "reached."),
     FUNCTION("races_ignore", races_ignore, METH_O, "on, /",
-             "Treat the calling thread's calls from now on as internal, which "
-             "create no order; or no longer."),
+             "Treat the calling thread's calls from now on as internal, so "
+             "that they create no order;\nor stop doing so."),
     FUNCTION("set_exit_status", set_exit_status, METH_O, "status, /",
              "Have the process end with this status when the interpreter has "
              "ended."),
     FUNCTION("races_declare", races_declare, METH_VARARGS,
              "stream, operation, reads, writes, /",
              "Take note of accesses by work that was queued on the stream, or "
-             "by the host if it is None."),
+             "by the host if stream is\nNone."),
     {NULL},
 };

@@ -371,12 +371,12 @@ PyMethodDef schedules_functions[] = {
     FUNCTION("schedule_begin", schedule_begin, METH_VARARGS,
              "strategy, seed, changes, steps, numbers, queued, continues, /",
              "Have the CPU engines run work as a schedule says.\n\n"
-             "queued is None or, for a log, called with the first and the "
-             "last number of operations\nthat were queued, and the "
-             "device_index, handle and name of their stream; the name may "
-             "be\nNone.  continues: virtual time goes on where the last "
-             "schedule ended.  Raises RuntimeError if a device is busy or "
-             "belongs to no CPU engine."),
+             "queued is None or, to keep a log, is called with the first and "
+             "the last number of\noperations that were queued, and the "
+             "device_index, handle and name of their stream; the\nname may be "
+             "None.  continues: virtual time goes on where the last schedule "
+             "ended.\nRaises RuntimeError if a device is busy or belongs to "
+             "no CPU engine."),
     FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
              "Run or drop the remaining work, and end the schedule.\n\n"
              "Returns the numbers of operations and of steps, a hash of the "

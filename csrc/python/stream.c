@@ -797,8 +797,8 @@ PyMethodDef stream_methods[] = {
     METHOD("query", Stream_query, METH_NOARGS, ", /",
            "Return whether all work queued so far has completed "
            "(cudaStreamQuery).\n\n"
-           "Does not block, except on CUDA, with the GIL released, while "
-           "another thread waits for\nroom in the stream's queue.  Other "
+           "Does not block, except on CUDA while another thread waits for "
+           "room in the stream's\nqueue; it then releases the GIL.  Other "
            "Python threads may run before it returns False.\nRaises "
            "AcceleratorError with the failure of that work."),
     METHOD("synchronize", Stream_synchronize, METH_FASTCALL | METH_KEYWORDS,
@@ -827,9 +827,9 @@ PyMethodDef stream_methods[] = {
            "kernel when all streams are idle, and fn's own stream is not.\n\n"
            "While the stream is being captured, fn is captured instead: each "
            "replay runs it, with\nthese arguments and in a copy of this "
-           "context.  The Future is done at once then, and its\nresult() "
-           "raises RuntimeError; the next wait for the replay's stream or "
-           "device raises\nfn's exception.  Raises NotImplementedError if the "
+           "context.  The Future is done at once, and its\nresult() raises "
+           "RuntimeError; the next wait for the replay's stream or device "
+           "raises\nfn's exception.  Raises NotImplementedError if the "
            "backend cannot capture callables.\n\n"
            "Blocks with the GIL released while the stream's queue is full.  "
            "The CPU engine's queue\nholds 65,536 operations, and Ctrl-C ends "
@@ -854,11 +854,11 @@ PyMethodDef stream_methods[] = {
     METHOD("record_event", Stream_record_event, METH_FASTCALL | METH_KEYWORDS,
            ", /, event=None",
            "Record an event on this stream and return it.\n\n"
-           "Without one, a new event: timed on a Stream, not timed on a "
-           "cuda.Stream.  Blocks with\nthe GIL released while the stream's "
-           "queue is full.  The CPU engine's queue holds "
-           "65,536\noperations, and Ctrl-C ends the wait.  On CUDA the "
-           "driver sets the limit."),
+           "If event is None, creates a new one: timed on a Stream, not timed "
+           "on a cuda.Stream.\nBlocks with the GIL released while the "
+           "stream's queue is full.  The CPU engine's queue\nholds 65,536 "
+           "operations, and Ctrl-C ends the wait.  On CUDA the driver sets "
+           "the limit."),
     METHOD("is_capturing", Stream_is_capturing, METH_NOARGS, ", /",
            "Return whether work on this stream is being captured into a "
            "graph\n(cudaStreamIsCapturing); False if the backend has no "
@@ -920,20 +920,19 @@ PyDoc_STRVAR(
     "Stream(device=None, *, priority=0, name=None, reserve=False, "
     "blocking=False)\n--\n\n"
     "A queue of work on a device, run in order.\n\n"
-    "Without a device, on the current device of the default accelerator.  No "
+    "The default device is the current device of the default accelerator.  No "
     "two live\nStreams share a native stream, so reserve changes nothing.  "
     "priority is clamped to\npriority_range(); a lower number is served "
-    "first.  name is for people: repr, errors\nand reports show it.  "
-    "blocking=True makes a stream that serializes with the default\nstream "
-    "of its device, as CUDA's legacy default stream does with blocking "
-    "streams: work\nqueued on the one starts after all work that the other "
-    "has then.\n\n"
+    "first.  name is for people: repr, errors and\nreports show it.  "
+    "blocking=True makes a stream that serializes with the default stream\nof "
+    "its device, as CUDA's legacy default stream does with blocking streams: "
+    "work queued\non either one starts after all work that the other has at "
+    "that time.\n\n"
     "Stream(stream_id=, device_index=, device_type=) makes another object for "
-    "a\nstream that exists.\n\n"
+    "an existing\nstream.\n\n"
     "Raises RuntimeError if the device type is not available, "
-    "AcceleratorError if there is\nno such device, NotImplementedError if "
-    "the backend has no blocking streams.  Safe to\nuse from several "
-    "threads.");
+    "AcceleratorError if there is\nno such device, NotImplementedError if the "
+    "backend has no blocking streams.  Safe to\nuse from several threads.");
 
 static PyType_Slot stream_slots[] = {
     {Py_tp_new, Stream_new},
@@ -975,14 +974,14 @@ PyDoc_STRVAR(
     "Stream(device=None, priority=0, *, name=None, reserve=False, "
     "blocking=False)\n--\n\n"
     "A CUDA stream (cudaStreamCreateWithPriority).\n\n"
-    "Without a device, on the current CUDA device.  No two live Streams share "
-    "a native\nstream, so reserve changes nothing.  priority is clamped to "
-    "priority_range(); a lower\nnumber is served first.  name is for people: "
-    "repr, errors and reports show it.\n\n"
-    "A stream is made with cudaStreamNonBlocking, and so orders nothing with "
+    "The default device is the current CUDA device.  No two live Streams "
+    "share a native\nstream, so reserve changes nothing.  priority is clamped "
+    "to priority_range(); a lower\nnumber is served first.  name is for "
+    "people: repr, errors and reports show it.\n\n"
+    "A stream is made with cudaStreamNonBlocking, and so is not ordered with "
     "the default\nstream; with blocking=True it is made with "
     "cudaStreamDefault: work queued on it or on\nits device's default stream "
-    "starts after all work that the other has then.\n\n"
+    "starts after all work that the other has at that time.\n\n"
     "Raises ValueError for a device of another type, RuntimeError if no GPU "
     "is usable,\nAcceleratorError if there is no such device.");
 

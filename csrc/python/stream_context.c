@@ -144,7 +144,8 @@ static PyGetSetDef context_getset[] = {
 PyDoc_STRVAR(context_doc,
              "StreamContext(stream)\n--\n\n"
              "Make a stream and its device current within a with block.\n\n"
-             "None changes nothing.  Raises TypeError for anything else.");
+             "If stream is None, changes nothing.  Raises TypeError for any "
+             "other object.");
 
 static PyType_Slot context_slots[] = {
     {Py_tp_new, PyType_GenericNew},
@@ -246,7 +247,7 @@ static PyMethodDef graph_context_methods[] = {
            "Wait for all work on the current device, make the stream current "
            "and begin the\ncapture.  May block."),
     METHOD("__exit__", GraphContext_exit, METH_FASTCALL, ", /, *args",
-           "End the capture, and make the stream current that was before."),
+           "End the capture, and restore the stream that was current before."),
     {NULL},
 };
 
@@ -256,8 +257,8 @@ PyDoc_STRVAR(graph_context_doc,
              "once it is entered, then\n_cancel(begun) if that raises, and "
              "_end() before it is left.  begun: whether a capture\nhas "
              "begun.\n\n"
-             "To enter and to leave is one call each, so that Ctrl-C finds "
-             "the stream current and\nits capture begun, or neither.");
+             "Entering and leaving are one call each, so that Ctrl-C finds "
+             "the stream current and its\ncapture begun, or neither.");
 
 static PyType_Slot graph_context_slots[] = {
     {Py_tp_methods, graph_context_methods},

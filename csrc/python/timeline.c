@@ -1091,13 +1091,14 @@ PyMethodDef timeline_functions[] = {
     FUNCTION("timeline_start", timeline_start, METH_VARARGS,
              "threads, by_events, /",
              "Begin to record, and return the log and the reason why devices "
-             "do not report the work of\nother libraries; empty if they do, "
-             "or if there is none, as without CUPTI.\n\n"
-             "threads has each thread by its identifier.  by_events: time "
-             "all operations by events, even\nif their backend says their "
+             "do not report the work of\nother libraries.  The reason is "
+             "empty if they do, or if no reason is known, as "
+             "without\nCUPTI.\n\n"
+             "threads has each thread by its identifier.  by_events: time all "
+             "operations by events,\neven if their backend reports their "
              "times."),
     FUNCTION("timeline_stop", timeline_stop, METH_NOARGS, "/",
-             "Record no more."),
+             "Stop recording."),
     FUNCTION("timeline_now", timeline_now, METH_NOARGS, "/",
              "Return the time in nanoseconds by which slices are timed."),
     FUNCTION("timeline_end", timeline_end, METH_O, "log, /",
@@ -1114,15 +1115,15 @@ PyMethodDef timeline_functions[] = {
              "base on."),
     FUNCTION("timeline_nodes", timeline_nodes, METH_VARARGS,
              "log, first, last, origin, /",
-             "Return the rows of what graphs did that were launched by the "
-             "slices from first to before last."),
+             "Return the rows of what the graphs did that the slices from "
+             "first to before last\nlaunched."),
     FUNCTION("timeline_error", timeline_error, METH_O, "log, /",
-             "Return the error of times that are taken by events or "
-             "reported by devices, in nanoseconds."),
+             "Return the error, in nanoseconds, of times measured with events "
+             "or reported by devices."),
     FUNCTION("timeline_await_begin", timeline_await_begin, METH_O, "obj, /",
              "Begin an await of a stream, an event, a Future of "
-             "Stream.submit, or several for None, and\nreturn it; None if "
-             "nothing records."),
+             "Stream.submit, or, for None, of\nseveral objects, and return "
+             "it; None if nothing records."),
     FUNCTION("timeline_await_end", timeline_await_end, METH_O, "begun, /",
              "End the await now, unless it is None.  Its thread has waited "
              "since its latest call."),
@@ -1131,6 +1132,7 @@ PyMethodDef timeline_functions[] = {
              "Begin a span on a stream, or on the calling thread for None, "
              "and return it."),
     FUNCTION("timeline_span_end", timeline_span_end, METH_O, "span, /",
-             "End the span after what its stream has now, or now."),
+             "End the span after the work that its stream has now or, without "
+             "a stream, now."),
     {NULL},
 };

@@ -366,8 +366,8 @@ Waiter_fileno(PyObject *self, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef waiter_methods[] = {
     METHOD("register", Waiter_register, METH_VARARGS, ", obj, token, /",
-           "Have (token, status) sent when the current work of a Stream, an "
-           "Event's latest record\nor a device has completed.\n\n"
+           "Have (token, status) sent when the current work of a Stream or a "
+           "device, or an Event's\nlatest record, has completed.\n\n"
            "Does not block for work."),
     METHOD("expect", Waiter_expect, METH_O, ", token, /",
            "Make room for (token, 0), so that post(token) cannot fail."),
@@ -384,9 +384,9 @@ static PyMethodDef waiter_methods[] = {
            "After a MemoryError all messages are still there."),
     METHOD("wait", Waiter_wait, METH_FASTCALL | METH_KEYWORDS,
            ", /, timeout=None",
-           "Wait for a message, for timeout seconds at most; then return "
-           "the messages, as take()\ndoes.\n\n"
-           "Blocks with the GIL released; Ctrl-C ends it."),
+           "Wait for a message, for timeout seconds at most; then return the "
+           "messages, as take()\ndoes.\n\n"
+           "Blocks with the GIL released; Ctrl-C ends the wait."),
     METHOD("check", Waiter_check, METH_VARARGS, ", obj, status, /",
            "Raise the exception that a message's status means for a Stream or "
            "an Event."),

@@ -166,7 +166,7 @@ PyMethodDef work_functions[] = {
              "the CPU engine is a\nnanosecond."),
     FUNCTION("launch_host_function", launch_host_function, METH_VARARGS,
              "stream, function, argument=0, /",
-             "Queue a call of the C function at an address, with one pointer, "
+             "Queue a call to the C function at an address, with one pointer, "
              "on a thread of the\nbackend (cudaLaunchHostFunc).  It must be "
              "short and must not call Python or CUDA."),
     FUNCTION("fail", fail, METH_VARARGS, "stream, status, /",

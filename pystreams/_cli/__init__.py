@@ -202,7 +202,8 @@ def parser() -> Parser:
 def run_program(options: argparse.Namespace) -> int:
     """Run a program as the main module, and return the exit code.
 
-    An exception of the program is reported as if Python had run the program.
+    An exception that the program raises is reported as if Python had run the
+    program.
     """
     import runpy
 

@@ -49,14 +49,14 @@ DEVICE_CHUNK = 4 << 20
 LEAST_STREAMS = 4
 MOST_DEFAULT = 16
 # A turn is one call of a lane's callable: it checks a chunk that came back,
-# and reads another one.  A lane has so many turns queued at a time.
+# and reads another one.  A lane has this many turns queued at a time.
 TURNS = 4
 # The part of a long file that is timed.
 TIMED_BYTES = 8 << 30
 # How often this part is timed, unless that takes too long.
 RUNS = 5
 LONGEST_RUNS = 20.0
-# The size of a file of the demo's own.
+# The size of the file that the demo makes.
 OWN_BYTES = 256 << 20
 # How much a thread reads without streams between reports of progress.
 PLAIN_BYTES = 64 << 20
@@ -276,7 +276,7 @@ class Lane:
             self.spans[place].extend((begin, end))
 
     def raise_failure(self) -> None:
-        """Raise the failure because of which the oldest turn cannot run."""
+        """Raise the failure that keeps the oldest turn from running."""
         if self.turns and self.turns[0].done():
             self.turns[0].result()
 
@@ -422,7 +422,8 @@ def find_devices(names: list[str]) -> list[_C.device]:
 
 
 def default_streams(devices: int) -> int:
-    """Return the number of streams for each of that many devices."""
+    """Return the number of streams for each device, given how many there
+    are."""
     return max(1, min(MOST_DEFAULT, max(LEAST_STREAMS, cores()) // devices))
 
 

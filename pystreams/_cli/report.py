@@ -21,7 +21,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def gather() -> dict[str, Any]:
-    """Return the report as for JSON; sizes are in bytes."""
+    """Return the report as values for JSON; sizes are in bytes."""
     accelerator: dict[str, str | None]
     try:
         kind = _C.default_type()

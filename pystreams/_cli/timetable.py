@@ -20,7 +20,7 @@ TAIL = 14
 
 
 def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the timetable as for JSON, a row for each stream."""
+    """Return the timetable as values for JSON, a row for each stream."""
     return [
         {
             "device": device,

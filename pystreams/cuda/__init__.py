@@ -168,8 +168,8 @@ class device_of(device):
     """Make the device of an object current within a with block.
 
     The object has get_device(), as torch's tensors do, or a device attribute,
-    as buffers, streams and CuPy's arrays do.  If it is on no CUDA device, the
-    current device stays.
+    as buffers, streams and CuPy's arrays do.  If it is not on a CUDA device,
+    the current device is unchanged.
     """
 
     __slots__ = ()
@@ -192,14 +192,14 @@ class device_of(device):
 def set_stream(stream: _StreamLike | None) -> None:
     """Make a stream current on its device, and its device current.
 
-    Applies to the calling thread, and within an asyncio task to that task
-    only.  None does nothing.
+    Applies to the calling thread or, within an asyncio task, to that task
+    only.  If stream is None, does nothing.
     """
     if stream is not None:
         _set_stream(_C.as_stream("set_stream", stream, _CUDA))
 
 
-# torch's names of properties, and the attributes that have their values.
+# torch's property names, and the attributes that have their values.
 _ATTRIBUTES = {
     "is_integrated": "Integrated",
     "is_multi_gpu_board": "IsMultiGpuBoard",
@@ -322,9 +322,9 @@ def get_device_attributes(device: _Device = None) -> dict[str, int]:
 
 
 def get_device_pci_bus_id(device: _Device = None) -> str:
-    """Return a device's place on the PCI bus, such as "0000:3B:00.0".
+    """Return a device's address on the PCI bus, such as "0000:3B:00.0".
 
-    Each emulated device has a place of its own, at which there is no hardware.
+    Each emulated device has its own address, at which there is no hardware.
     """
     found = _C.device_attributes(_CUDA, device, "get_device_pci_bus_id")
     domain = found.get("PciDomainId", 0)
@@ -351,15 +351,15 @@ def can_device_access_peer(device: _Device, peer_device: _Device) -> bool:
 def set_peer_access(
     device: _Device, peer_device: _Device, enabled: bool
 ) -> None:
-    """Let a device's work use the memory of another one's Buffers, or not.
+    """Allow a device's work to use another device's Buffers, or forbid it.
 
     If this is not called, the first copy between the two devices gives access
-    where can_device_access_peer() is true (cudaMemPoolSetAccess).  Before a
-    library's kernel reads Buffers of another device, this must be called.
-    When access is taken away, work that still uses the memory fails, so
-    synchronize first.  Copies then go through the host.  Access to
-    interprocess=True Buffers is not taken away.  On emulated devices, this
-    changes nothing.  May block.
+    where can_device_access_peer() is true (cudaMemPoolSetAccess).  Call this
+    before a library's kernel reads Buffers of another device.  Synchronize
+    before taking access away: work that still uses the memory fails.
+    Afterwards, copies go through the host.  Access to Buffers with
+    interprocess=True is not taken away.  On emulated devices, this changes
+    nothing.  May block.
 
     Raises ValueError if the devices are the same, AcceleratorError if they
     have no access to each other.
@@ -376,9 +376,9 @@ def mem_get_info(device: _Device = None) -> tuple[int, int]:
     """Return a device's memory, (free, total) in bytes.
 
     Free is the memory that this program can still allocate: the driver's free
-    memory, and that of freed Buffers, which is kept for reuse.  The memory of
-    an emulated device is PYSTREAMS_EMULATE_MEMORY, such as "4GiB", by default
-    its share of half of the machine's memory.
+    memory plus the memory of freed Buffers that is kept for reuse.
+    PYSTREAMS_EMULATE_MEMORY, such as "4GiB", sets the memory of an emulated
+    device; by default, it is an equal share of half of the machine's memory.
     """
     return _C.mem_get_info(_CUDA, device)
 
@@ -389,9 +389,9 @@ def memory_stats(device: _Device = None) -> dict[str, int]:
     allocation.all.* count buffers and allocated_bytes.all.* their bytes.
     .current is the present count, .peak is the greatest one, and .allocated
     and .freed are totals since the start.  reserved_bytes.all.current and
-    .peak count the memory that the device's pool has got from the driver,
-    which is that of buffers and the freed memory that is kept for reuse.  The
-    result is empty if no device has been used yet; initializes nothing.
+    .peak count the bytes that the device's pool holds from the driver: those
+    of buffers, and freed memory that is kept for reuse.  The result is empty
+    if no device has been used yet.  Initializes nothing.
     """
     return _stats("memory_stats", device)
 
@@ -422,9 +422,9 @@ def max_memory_allocated(device: _Device = None) -> int:
 
 
 def memory_reserved(device: _Device = None) -> int:
-    """Return the bytes that the device's pool has got from the driver.
+    """Return the bytes that the device's pool holds from the driver.
 
-    They are the memory of buffers, and freed memory that is kept for reuse.
+    These are the bytes of buffers plus freed memory that is kept for reuse.
     Initializes nothing.
     """
     stats = _stats("memory_reserved", device)
@@ -432,7 +432,7 @@ def memory_reserved(device: _Device = None) -> int:
 
 
 def max_memory_reserved(device: _Device = None) -> int:
-    """Return the most bytes that the device's pool ever had.
+    """Return the most bytes that the device's pool ever held.
 
     Counted from the start, or from reset_peak_memory_stats().  Initializes
     nothing.
@@ -452,9 +452,9 @@ def reset_accumulated_memory_stats(device: _Device = None) -> None:
 
 
 def empty_cache() -> None:
-    """Return the freed memory that pools of all devices keep to the driver.
+    """Release to the driver the freed memory that all pools keep for reuse.
 
-    Other programs and libraries can then have it.  Pools keep memory that
+    Other programs and libraries can then use it.  Pools keep memory that
     queued work still uses.  On a GPU that is busy for a millisecond or longer,
     they may also keep memory freed since the last synchronize().  Does nothing
     if no device has been used; may block.
@@ -464,7 +464,7 @@ def empty_cache() -> None:
 
 
 def trim_pool(nbytes: int = 0, device: _Device = None) -> None:
-    """Give freed memory to the driver until a pool has nbytes at most.
+    """Release freed memory to the driver until a pool holds at most nbytes.
 
     This is like empty_cache() for one device, but memory_reserved() does not
     fall below nbytes (cudaMemPoolTrimTo).  May block.
@@ -473,11 +473,11 @@ def trim_pool(nbytes: int = 0, device: _Device = None) -> None:
 
 
 def set_pool_threshold(nbytes: int | None, device: _Device = None) -> None:
-    """Make a pool keep freed memory only while it has nbytes at most.
+    """Let a pool keep freed memory only while it holds at most nbytes.
 
-    If the pool has more than nbytes, it gives freed memory to the driver.  On
-    a GPU, it does so at the next call that waits for work to finish
-    (cudaMemPoolAttrReleaseThreshold).  None or 2**64 - 1, as at the start,
+    If the pool holds more than nbytes, it releases freed memory to the driver.
+    On a GPU, it does so at the next call that waits for work to finish
+    (cudaMemPoolAttrReleaseThreshold).  None or 2**64 - 1, the initial value,
     keeps everything.  May block.
     """
     _C.set_pool_threshold(_CUDA, nbytes, device)
@@ -506,19 +506,19 @@ def reset_accumulated_host_memory_stats() -> None:
 
 
 def ipc_collect() -> None:
-    """Do nothing: a Buffer of another process is freed as any other."""
+    """Do nothing: a Buffer of another process is freed like any other."""
 
 
 def _sleep(cycles: int) -> None:
     """Queue a sleep of that many clock cycles on the current stream.
 
-    On an emulated device a cycle is one nanosecond.
+    On an emulated device, a cycle is one nanosecond.
     """
     _C.sleep(_CUDA, cycles)
 
 
 class cudaStatus:
-    """torch's names for two cudaError_t, with torch's numbers.
+    """torch's names for two cudaError_t values, with torch's numbers.
 
     ERROR_NOT_READY is an old number: the runtime returns 600 today.
     """
@@ -578,7 +578,7 @@ def cudart() -> type[_cudart]:
 
 
 class CudaError(RuntimeError):
-    """The exception of check_error() for a cudaError_t."""
+    """The exception that check_error() raises for a cudaError_t."""
 
     def __init__(self, code: int) -> None:
         text = _cudart.cudaGetErrorString(code)

@@ -1,7 +1,8 @@
 """Callbacks for operations on CUDA devices, under torch's names.
 
-A callback gets raw handles as ints.  It runs like one of pystreams.trace, but
-only between pystreams._C._activate_gpu_trace() and _deactivate_gpu_trace().
+A callback gets raw handles as ints.  It runs like a callback of
+pystreams.trace, but only between pystreams._C._activate_gpu_trace() and
+_deactivate_gpu_trace().
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _pools = count(1)
 
 
 def graph_pool_handle() -> _Pool:
-    """Return a new token for a memory pool that graphs share, two ints."""
+    """Return a new token, two ints, for a memory pool that graphs share."""
     return 0, next(_pools)
 
 
@@ -88,7 +88,7 @@ def _pool(pool: _Pool | None, function: str = "capture_begin") -> _Pool:
 
 # ---- Hooks ----
 
-# Numbers of hooks, in the order of registration, over all graphs.
+# Hook numbers, in the order of registration, across all graphs.
 _numbers = count(1)
 # By kind, the hooks that were registered for all graphs.
 _everywhere: dict[str, _Hooks] = {}
@@ -111,7 +111,7 @@ class Handle:
     def remove(self) -> None:
         """Stop the hook, or drop the object.  A second call does nothing.
 
-        A call of the hook on another thread may still be running.
+        A call to the hook on another thread may still be running.
         """
         self._remove()
 
@@ -161,7 +161,7 @@ def _own(graph: Graph, kind: str) -> list[Callable[..., object]]:
 
 
 def _run_all(calls: list[Callable[..., object]], *arguments: object) -> None:
-    """Call each with the arguments, and log the exceptions."""
+    """Call each function with the arguments, and log the exceptions."""
     for call in calls:
         try:
             call(*arguments)
@@ -174,10 +174,10 @@ def _run_all(calls: list[Callable[..., object]], *arguments: object) -> None:
 
 
 def _run(graph: Graph, kind: str) -> None:
-    """Call the hooks of a kind, first those of all graphs.  C code calls this.
+    """Call hooks of one kind, first those for all graphs.  C code calls this.
 
-    An exception of a hook of all graphs is only logged: such a hook, of a
-    profiler for example, must not make other code's calls fail.
+    If a hook for all graphs raises, the exception is only logged: such a hook,
+    a profiler's for example, must not make other code's calls fail.
     """
     if kind == "post_instantiate":
         known = graph.__dict__.setdefault("_executables", set())
@@ -195,8 +195,8 @@ def _resetting(graph: Graph) -> None:
 
 
 def _destroyed(graph: Graph, executable: int) -> None:
-    """Call the destroy hooks after a reset, and then the destroy callbacks,
-    which are dropped."""
+    """Call the destroy hooks after a reset; then call and drop the destroy
+    callbacks."""
     graph.__dict__.pop("_patient", None)
     executables = graph.__dict__.pop("_executables", set())
     own = _own(graph, "destroy")
@@ -231,8 +231,8 @@ def _register_everywhere(kind: str, fn: Callable[..., object]) -> Handle:
 def register_graph_capture_start_hook(fn: _GraphHook) -> Handle:
     """Call fn(graph) when any graph's capture has begun.
 
-    As CUDAGraph.register_capture_start_hook, but before a graph's own hooks.
-    An exception of fn is logged.
+    Like CUDAGraph.register_capture_start_hook, but fn runs before a graph's
+    own hooks.  An exception that fn raises is logged.
     """
     return _register_everywhere("capture_start", fn)
 
@@ -240,16 +240,16 @@ def register_graph_capture_start_hook(fn: _GraphHook) -> Handle:
 def register_graph_capture_end_hook(fn: _GraphHook) -> Handle:
     """Call fn(graph) when any graph's capture has ended.
 
-    As CUDAGraph.register_capture_end_hook; see
+    Like CUDAGraph.register_capture_end_hook; see
     register_graph_capture_start_hook().
     """
     return _register_everywhere("capture_end", fn)
 
 
 def register_graph_instantiate_hook(fn: _GraphHook) -> Handle:
-    """Call fn(graph) when any graph was instantiated.
+    """Call fn(graph) when any graph has been instantiated.
 
-    As CUDAGraph.register_post_instantiate_hook; see
+    Like CUDAGraph.register_post_instantiate_hook; see
     register_graph_capture_start_hook().
     """
     return _register_everywhere("post_instantiate", fn)
@@ -258,16 +258,16 @@ def register_graph_instantiate_hook(fn: _GraphHook) -> Handle:
 def register_graph_replay_start_hook(fn: _GraphHook) -> Handle:
     """Call fn(graph) before each replay of any graph is queued.
 
-    As CUDAGraph.register_replay_start_hook; see
+    Like CUDAGraph.register_replay_start_hook; see
     register_graph_capture_start_hook().
     """
     return _register_everywhere("replay_start", fn)
 
 
 def register_graph_replay_end_hook(fn: _GraphHook) -> Handle:
-    """Call fn(graph) after each replay of any graph was queued.
+    """Call fn(graph) after each replay of any graph is queued.
 
-    As CUDAGraph.register_replay_end_hook; see
+    Like CUDAGraph.register_replay_end_hook; see
     register_graph_capture_start_hook().
     """
     return _register_everywhere("replay_end", fn)
@@ -276,12 +276,12 @@ def register_graph_replay_end_hook(fn: _GraphHook) -> Handle:
 def register_graph_destroy_hook(
     fn: Callable[[set[int]], object],
 ) -> Handle:
-    """Call fn(executables) when any graph is reset or gone, or the program
-    ends.
+    """Call fn(executables) when any graph is reset or destroyed, or the
+    program ends.
 
     executables has the "exec_graph_id" of get_graph_data() for each
     instantiation since the capture.  Called before the graph's own callbacks.
-    An exception of fn is logged.
+    An exception that fn raises is logged.
     """
     return _register_everywhere("destroy", fn)
 
@@ -352,30 +352,32 @@ class Graph(_C.Graph):
     def register_capture_start_hook(self, hook: _GraphHook) -> Handle:
         """Call hook(graph) when a capture has begun.
 
-        Work that it queues on the captured stream is captured.  If it raises,
-        the capture is dropped, and capture_begin() raises its exception.
+        Work that the hook queues on the captured stream is captured.  If the
+        hook raises, the capture is dropped, and capture_begin() raises its
+        exception.
 
-        Hooks run once for each call, on its thread: first those of all graphs,
-        then the graph's own, each in the order of registration; never in a
-        forked child.  If one of the graph's own hooks raises, no other hook
-        runs after it.  Returns a handle, whose remove() stops the hook.
+        Hooks run once for each such call, on its thread: first those for all
+        graphs, then the graph's own, both in the order of registration.  A
+        forked child runs none of its parent's hooks.  If one of the graph's
+        own hooks raises, no other hook runs after it.  Returns a handle, whose
+        remove() stops the hook.
         """
         return self._register("capture_start", hook)
 
     def register_capture_end_hook(self, hook: _GraphHook) -> Handle:
         """Call hook(graph) when a capture has ended.
 
-        raw_cuda_graph(), debug_dump() and get_graph_data() work there whatever
-        keep_graph is.  If the hook raises, so does capture_end(); the graph
-        can be replayed.  See register_capture_start_hook().
+        raw_cuda_graph(), debug_dump() and get_graph_data() work in the hook,
+        whatever keep_graph is.  If the hook raises, so does capture_end(), but
+        the graph can be replayed.  See register_capture_start_hook().
         """
         return self._register("capture_end", hook)
 
     def register_post_instantiate_hook(self, hook: _GraphHook) -> Handle:
         """Call hook(graph) after each instantiation.
 
-        The graph can be inspected there, as in a capture-end hook.
-        If it raises, so does the call that instantiated: capture_end(),
+        The hook can inspect the graph, as a capture-end hook can.  If the hook
+        raises, so does the call that instantiated the graph: capture_end(),
         instantiate() or replay(), which then queues nothing.  See
         register_capture_start_hook().
         """
@@ -384,7 +386,7 @@ class Graph(_C.Graph):
     def register_replay_start_hook(self, hook: _GraphHook) -> Handle:
         """Call hook(graph) before each replay is queued.
 
-        If it raises, so does replay(), which then queues nothing.  See
+        If the hook raises, so does replay(), which then queues nothing.  See
         register_capture_start_hook().
         """
         return self._register("replay_start", hook)
@@ -392,8 +394,9 @@ class Graph(_C.Graph):
     def register_replay_end_hook(self, hook: _GraphHook) -> Handle:
         """Call hook(graph) after each attempt to queue a replay.
 
-        The replayed work may not be done.  If the hook raises, so does
-        replay(), but the replay is queued.  See register_capture_start_hook().
+        The replayed work may still be running.  If the hook raises, so does
+        replay(), but the replay stays queued.  See
+        register_capture_start_hook().
         """
         return self._register("replay_end", hook)
 
@@ -403,13 +406,13 @@ class Graph(_C.Graph):
         *,
         synchronize_before_release: bool = False,
     ) -> Handle:
-        """Call cb() once, when the graph is reset or gone.
+        """Call cb() once, when the graph is reset or destroyed.
 
-        With synchronize_before_release, the replays are waited for first.  An
-        exception of cb is logged, and the other callbacks still run.  If
-        reset() raises before it has reset the graph, cb is not called.  If the
-        graph exists when the program ends, cb is called as an atexit function
-        is.
+        If synchronize_before_release is true, the graph waits for its replays
+        first.  An exception that cb raises is logged, and the other callbacks
+        still run.  If reset() raises before it has reset the graph, cb is not
+        called.  If the graph still exists when the program ends, cb is called
+        like an atexit function.
         """
         hooks = self._hooks_of("destroy")
         handle = _register("register_destroy_callback", "cb", hooks, cb)
@@ -420,10 +423,11 @@ class Graph(_C.Graph):
     def retain_object(
         self, obj: object, *, synchronize_before_release: bool = False
     ) -> Handle:
-        """Keep obj until the graph is reset or gone, and its replays are done.
+        """Keep obj until the graph is reset or destroyed and its replays are
+        done.
 
         Never waits, so synchronize_before_release changes nothing.  Returns a
-        handle, whose remove() lets go of obj at once.
+        handle, whose remove() releases obj at once.
         """
         kept = _Retained(obj)
         self._keep(kept)
@@ -447,10 +451,10 @@ class Graph(_C.Graph):
         (cudaGraphDebugDotPrint).
 
         If verbose is true, the file has sizes and addresses.  Warns, and does
-        nothing, unless debug mode was enabled, keep_graph is True or this is a
-        capture-end or post-instantiate hook.  May block.  Raises OSError if
-        the file cannot be written, NotImplementedError if the backend cannot
-        do it.
+        nothing, unless debug mode was enabled, keep_graph is True or a
+        capture-end or post-instantiate hook calls this.  May block.  Raises
+        OSError if the file cannot be written, NotImplementedError if the
+        backend cannot do it.
         """
         if verbose or self._state()[1] == 0:
             super().debug_dump(debug_path)
@@ -469,9 +473,9 @@ class Graph(_C.Graph):
         "host", "event_record", "wait_event", "child_graph", "empty",
         "mem_alloc", "mem_free", "batch_mem_op", "conditional" or "other"),
         "kernel_name", "grid_dim", "block_dim" and "shared_mem_bytes", the
-        dynamic shared memory (of kernels, if they are known, else None),
-        "event_ptr", "host_fn_addr", "host_fn_name" (of a callable, its own),
-        "nbytes", and "dependencies" and "dependents", lists of indices.
+        dynamic shared memory (for kernels, if known; otherwise None),
+        "event_ptr", "host_fn_addr", "host_fn_name" (for a callable, its own
+        name), "nbytes", and "dependencies" and "dependents", lists of indices.
         Edges are dicts with "from" and "to", the indices of nodes, and
         "from_port", "to_port" and "type", those of cudaGraphEdgeData.
 
@@ -480,8 +484,8 @@ class Graph(_C.Graph):
         is raw_cuda_graph_exec(), and node_id is the index.
 
         Raises RuntimeError unless keep_graph is True, debug mode was enabled
-        or this is a capture-end or post-instantiate hook, NotImplementedError
-        if the backend cannot describe a graph.  May block.
+        or a capture-end or post-instantiate hook calls this,
+        NotImplementedError if the backend cannot describe a graph.  May block.
         """
         nodes, edges = self._nodes()
         executable = self._executable()
@@ -534,17 +538,17 @@ class Graph(_C.Graph):
     ) -> None:
         """Begin to capture the current stream (cudaStreamBeginCapture).
 
-        Until capture_end(), its work is captured and not executed.  A stream
-        that waits for an event recorded in the capture joins it.
+        Until capture_end(), the stream's work is captured and not executed.  A
+        stream that waits for an event recorded in the capture joins it.
         capture_error_mode says which threads must not make calls that are
         unsafe during a capture: 'global' (all), 'thread_local' (this one) or
-        'relaxed' (none).  pool is a token of graph_pool_handle() or pool();
-        it has no effect, as there is no caching allocator and each graph
-        keeps the Buffers that its work uses.  So nothing is left for
+        'relaxed' (none).  pool is a token of graph_pool_handle() or pool(); it
+        has no effect, as there is no caching allocator and each graph keeps
+        the Buffers that its work uses.  So nothing is left for
         check_input_liveness to find.
 
-        Raises RuntimeError on a default stream, if there is a captured graph
-        already, and for another mode.
+        Raises RuntimeError if the current stream is a default stream, if there
+        is a captured graph already, and for any other mode.
         """
         self._begin(_mode(capture_error_mode), _pool(pool))
 
@@ -566,8 +570,8 @@ class Graph(_C.Graph):
 
         Only replay() may launch a graph that has callables.  A captured copy
         of pageable memory has callables, too.  Raises RuntimeError unless
-        keep_graph is True and capture_end() was called, or this is a
-        capture-end or post-instantiate hook.
+        keep_graph is True and capture_end() was called, or a capture-end or
+        post-instantiate hook calls this.
         """
         keeps, handle, *_ = self._state()
         if handle == 0 and not keeps:
@@ -587,7 +591,7 @@ class Graph(_C.Graph):
 
         It is valid until instantiate() or reset().  Only replay() may launch a
         graph that has callables.  A captured copy of pageable memory has
-        callables, too.  Raises RuntimeError if there is none.
+        callables, too.  Raises RuntimeError if the graph is not instantiated.
         """
         _, _, handle, _ = self._state()
         if handle == 0:
@@ -601,8 +605,8 @@ class Graph(_C.Graph):
 class CUDAGraph(Graph):
     """Work that is captured once and replayed as a whole.
 
-    It keeps the Buffers and the external events that its work uses until
-    reset() or its own end.  With keep_graph, the cudaGraph_t is kept for
+    It keeps the Buffers and the external events that its work uses until it is
+    reset or destroyed.  With keep_graph, the cudaGraph_t is kept for
     raw_cuda_graph(), and instantiate() makes the graph ready to replay.
 
     Raises RuntimeError if there is no device, NotImplementedError if the
@@ -618,13 +622,13 @@ class CUDAGraph(Graph):
 class graph(_C.GraphContext):
     """Capture the current stream's work within a with block.
 
-    The block begins when all work on the current device is done.  In the
-    block, the given stream is current, or a new one if none is given.  pool,
-    capture_error_mode and check_input_liveness are those of
+    Entering the block waits until all work on the current device is done.  In
+    the block, the given stream is current, or a new one if none is given.
+    pool, capture_error_mode and check_input_liveness are those of
     CUDAGraph.capture_begin.  However the block ends, the capture ends, the
     streams that joined it are usable again, and the stream that was current
     before is current again.  If the block and the end of the capture both
-    raise, the exception of the block is propagated.
+    raise, the block's exception is propagated.
     """
 
     __module__ = "pystreams.cuda"
@@ -672,5 +676,5 @@ class graph(_C.GraphContext):
 
     @property
     def stream_ctx(self) -> _C.StreamContext:
-        """The context manager that makes the stream current: this one."""
+        """The context manager that makes the stream current: this object."""
         return self

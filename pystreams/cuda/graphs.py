@@ -1,4 +1,4 @@
-"""Graphs, and hooks of all graphs, under the names of torch.cuda.graphs."""
+"""Graphs, and hooks for all graphs, under the names of torch.cuda.graphs."""
 
 from ._graphs import (
     CUDAGraph,

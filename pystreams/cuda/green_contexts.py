@@ -23,7 +23,7 @@ _CUDA = 1
 
 
 def _count(num_sms: int) -> int:
-    """Check num_sms and return it, since an error of Partition would name
+    """Check num_sms and return it: an error raised by Partition would name
     Partition's parameter."""
     count = integer("GreenContext", "num_sms", num_sms)
     if count < 1:
@@ -35,7 +35,7 @@ def _count(num_sms: int) -> int:
 
 
 def _refuse(options: dict[str, object], default: object = None) -> None:
-    """Raise for an option of torch that does not have its default value."""
+    """Raise if an option that torch has does not have its default value."""
     for name, value in options.items():
         if value != default:
             raise NotImplementedError(
@@ -148,11 +148,12 @@ class GreenContext(Partition):
         workqueue_concurrency_limit: int | None = None,
         device_id: _Device = None,
     ) -> tuple[GreenContext, ...]:
-        """Return a context for each number, all of one device.
+        """Return a context for each number, all on one device.
 
         If one cannot be made, none is.  Raises ValueError for sequences of
-        different lengths, NotImplementedError for a number of 0, which asks
-        torch for the largest one, and for other arguments as GreenContext().
+        different lengths, NotImplementedError for the number 0, which means
+        the largest context in torch, and for other arguments like
+        GreenContext().
         """
         _check_queues(workqueue_scope, workqueue_concurrency_limit)
         numbers = []
@@ -207,12 +208,12 @@ class GreenContext(Partition):
         ) -> CudaStream: ...
 
     def set_context(self) -> None:
-        """Make a stream of the context, and its device, the thread's current.
+        """Make a stream of the context and its device current in this thread.
 
         This stream waits for the stream that was current before.
         pop_context() undoes this.  Work that other libraries queue on the
         default stream does not run in the context.  Raises RuntimeError if the
-        last call was not undone.
+        last call has not been undone.
         """
         if self._entered is not None:
             raise RuntimeError(

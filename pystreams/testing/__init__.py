@@ -2,7 +2,7 @@
 
 emulated_cuda(), hold() and fail() are for the tests of any program.
 
-The conformance suite tests any registered backend against the promises of
+The conformance suite tests any registered backend against the promises in
 <pystreams/backend.h>.
 
     pytest --pyargs pystreams.testing --pystreams-device mtia \\
@@ -10,8 +10,8 @@ The conformance suite tests any registered backend against the promises of
 
 Each test is marked with the sentence of the contract that it tests.  Most
 tests keep a stream busy until they open a gate.  If the plugin has the
-functions launch(stream) -> id and complete(id), they do this; else a host
-function, a gate or a sleep of the backend does.
+functions launch(stream) -> id and complete(id), these keep it busy; otherwise
+a host function, a gate or a sleep of the backend does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def contract(member: str, sentence: str, *needs: str) -> pytest.MarkDecorator:
     """Mark a test with a member of struct ps_backend, and the sentence of its
     contract that the test is for.
 
-    The test is skipped if the backend lacks the member, or one of needs.
+    The test is skipped if the backend lacks the member, or one of `needs`.
     """
     import pytest
 

@@ -20,7 +20,8 @@ def pytest_collection_modifyitems(config: pytest.Config) -> None:
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    """The device type under test, without work or failures of other tests."""
+    """The device type under test, without work or failures from other
+    tests."""
     plugin = conformance(request.config)
     yield plugin.device
     plugin.call(request.session, plugin.device.settle)

@@ -1,4 +1,4 @@
-"""The device type under test, and the objects that tests create of it."""
+"""The device type under test, and the objects that tests create on it."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from .limits import Background, eventually
 
 
 def search_path(plugin: str | None) -> list[str]:
-    """Return a sys.path on which the plugin is the module that was imported
-    here, even if another folder has one of this name."""
+    """Return a sys.path that makes another process import the same plugin as
+    this one, even if another folder has a module of that name."""
     file = getattr(sys.modules.get(plugin or ""), "__file__", None)
     if plugin is None or file is None:
         return sys.path
@@ -35,7 +35,7 @@ class Elsewhere:
     """A process that uses the device; requests and replies are lines."""
 
     def __init__(self, device: str, plugin: str | None) -> None:
-        # Not by -m, which would prefer modules of the current folder.
+        # Do not use -m, which would prefer modules in the current folder.
         program = (
             f"import sys; sys.path[:] = {search_path(plugin)!r}; "
             f"from {__name__} import serve; serve(*sys.argv[1:])"

@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 
 class emulated_cuda(ContextDecorator):
-    """Emulate CUDA devices by the CPU engine within a with block.
+    """Emulate CUDA devices with the CPU engine within a with block.
 
     In the whole process, "cuda" then means the emulated devices, whatever
-    CUDA_VISIBLE_DEVICES says.  memory is that of each device, in bytes or as a
-    text such as "512MiB".  "cuda" is the accelerator unless
+    CUDA_VISIBLE_DEVICES says.  memory is the size of each device's memory, in
+    bytes or as a text such as "512MiB".  "cuda" is the accelerator unless
     PYSTREAMS_ACCELERATOR says otherwise.  On exit, "cuda" means again what it
     meant before, with its current devices and streams, its memory and its
     statistics; in another emulation, all of these begin anew.  Objects made
-    inside may be used afterwards; end captures inside.
+    inside may be used afterwards, but end captures inside.
 
     Emulations may be nested.  Leaving one before another that was entered
-    later ends it, too, but raises RuntimeError: let only one thread or task at
-    a time emulate.  It is a decorator, too, of functions and coroutine
+    later does end it, but raises RuntimeError: let only one thread or task at
+    a time emulate.  emulated_cuda() also decorates functions and coroutine
     functions.
 
-    Raises ValueError for a number of devices not from 1 to 16 or for no size
-    of memory, and TypeError if a generator function is decorated; entering one
+    Raises ValueError if devices is not from 1 to 16 or memory is not a size,
+    and TypeError if a generator function is decorated; entering the block
     raises RuntimeError while a schedule is explored.
     """
 
@@ -135,8 +135,8 @@ class hold:
     Work that is queued on the stream meanwhile starts at the end of the block,
     or at a call of release() of the object that `with` returns.  Works on
     every backend that has Stream.submit(); the work takes one of the package's
-    threads.  A schedule that is explored runs no such work before the
-    release, either.
+    threads.  An explored schedule does not run such work before the release,
+    either.
     """
 
     def __init__(self, stream: _StreamLike) -> None:
@@ -196,7 +196,7 @@ def fail(
     an AcceleratorError with one.  The failure stays with the stream, travels
     through events to streams that wait for it, and is raised by their
     synchronize().  Raises NotImplementedError on a backend without fault
-    injection, such as a GPU; ValueError for a status that is no failure.
+    injection, such as a GPU; ValueError for a status that is not a failure.
     """
     status = (
         error.error_code

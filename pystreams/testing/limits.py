@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-# Limits in seconds: of a condition, of a test, and of a stuck process.
+# Limits in seconds: for a condition, for a test, and for a stuck process.
 SOON = 5.0
 LONG = 10.0
 GIVE_UP = 60.0

@@ -1,4 +1,4 @@
-"""The backend's reports of the work that streams wait for."""
+"""The backend's reports about the work that streams wait for."""
 
 from itertools import pairwise
 

@@ -71,7 +71,7 @@ def kept(device: Device, buffer: Buffer, *numbers: int) -> Graph:
 
 
 def launch_once(graph: Graph, stream: Stream) -> None:
-    """Launch the graph once and wait, as a first launch may wait for all
+    """Launch the graph once and wait, because a first launch may wait for all
     work."""
     launch(graph, stream)
     stream.synchronize()

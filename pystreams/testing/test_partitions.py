@@ -21,7 +21,7 @@ def whole(device: Device) -> int:
 
 
 def all_partitions(device: Device, index: int = 0) -> list[Partition]:
-    """As many as there can be."""
+    """As many partitions as there can be."""
     found: list[Partition] = []
     with pytest.raises(RuntimeError, match="were asked for"):
         while True:
@@ -30,7 +30,7 @@ def all_partitions(device: Device, index: int = 0) -> list[Partition]:
 
 
 def refused(device: Device, count: int) -> bool:
-    """Whether so many multiprocessors are not left."""
+    """Whether fewer than `count` multiprocessors are left."""
     try:
         Partition(count, f"{device.name}:0")
     except RuntimeError as error:

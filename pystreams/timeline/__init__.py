@@ -11,9 +11,8 @@ work, and the memory in use.  On CUDA, if CUPTI is installed, it also has the
 kernels, copies and fills that other libraries queue, and their waits.
 Otherwise span() can be put around them.
 
-Ranges and marks of NVTX are recorded, too.  For each library that contains
-NVTX, this requires that this module is imported before the library first uses
-NVTX.
+NVTX ranges and marks are recorded, too.  For each library that contains NVTX,
+this requires that this module is imported before the library first uses NVTX.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ COLUMNS = (
     # "cuda:0", and the stream's label; both are None for what a thread does.
     "device",
     "stream",
-    # The thread that made the call.  Of threads with the same name, the second
-    # one is "name (2)".
+    # The thread that made the call.  If two threads have the same name, the
+    # second one is "name (2)".
     "thread",
     # When the call queued it, when it began and when it ended.
     "queued",
@@ -112,8 +111,8 @@ class Timeline:
 
     def _stop(self) -> None:
         self._last = _C.timeline_end(self._log)
-        # If a schedule ended in the block, _begin may be of its virtual time,
-        # which sleeps may have put ahead of the present time.
+        # If a schedule ended in the block, _begin may be in its virtual time,
+        # which sleeps may have moved ahead of the present time.
         self._end = max(_C.timeline_now(), self._begin)
 
     @property
@@ -124,12 +123,11 @@ class Timeline:
 
     @property
     def clock_error(self) -> int:
-        """How far times of devices may be off those of the host, in
-        nanoseconds.
+        """How far device times may be off from host times, in nanoseconds.
 
-        It is 0 on the CPU engine.  If events are timed, it is half the time of
-        a record and a query.  If CUPTI reports times, it is the most by which
-        an operation seemed to begin before its call.
+        It is 0 on the CPU engine.  If events are timed, it is half the time
+        that a record and a query take.  If CUPTI reports times, it is the most
+        by which an operation seemed to begin before its call.
         """
         return _C.timeline_error(self._log)
 
@@ -168,11 +166,11 @@ class Timeline:
     ) -> str:
         """chart(columns=None, marks=None)
 
-        Return a chart of when each stream and each thread was busy, as text of
-        so many columns.  None means the columns of the terminal, 120 at most.
-        The chart begins at the first operation or wait, and ends at the last.
-        marks are the characters from idle to busy.  None means those that the
-        output can show.
+        Return a chart of when each stream and each thread was busy, as text
+        that is so many columns wide.  None means the columns of the terminal,
+        120 at most.  The chart begins at the first operation or wait, and ends
+        at the last.  marks are the characters from idle to busy.  None means
+        those that the output can show.
         """
         if columns is None:
             columns = min(120, shutil.get_terminal_size().columns)
@@ -210,10 +208,10 @@ class Timeline:
         return overlap(self)
 
     def critical_path(self) -> CriticalPath:
-        """Return the chain of operations, waits and times of the host that
-        made the block take so long.  The chain leads from the block's end back
-        to its beginning.  Of all that a step waited for, the step before it
-        ended last.
+        """Return the chain of operations, waits and host time that made the
+        block take so long.  The chain leads from the block's end back to its
+        beginning.  If a step waited for several others, the one that ended
+        last precedes it in the chain.
         """
         from ._analysis import critical_path
 
@@ -222,12 +220,12 @@ class Timeline:
     def save(self, path: str | os.PathLike[str]) -> None:
         """save(path)
 
-        Write the timeline to a file; its suffix says how: .pftrace for
-        Perfetto (https://ui.perfetto.dev), .json for Chrome's trace events,
-        .png or .svg for a picture, which needs Matplotlib.
+        Write the timeline to a file; its suffix selects the format: .pftrace
+        for Perfetto (https://ui.perfetto.dev), .json for Chrome's trace
+        events, .png or .svg for a picture, which needs Matplotlib.
 
         Operations that have not ended are left out.  Raises ValueError for
-        another suffix, ImportError without Matplotlib, and OSError.
+        another suffix, ImportError if Matplotlib is missing, and OSError.
         """
         from . import _files
 
@@ -258,7 +256,7 @@ def record() -> Iterator[Timeline]:
     threads; each has a Timeline of its own.
 
     Warns, once, if other libraries' work on CUDA is not seen because another
-    profiler has CUPTI, which serves one at a time.  Raises MemoryError.
+    profiler uses CUPTI, which serves only one at a time.  Raises MemoryError.
     """
     global _log, _blocks
     refusal = ""
@@ -294,8 +292,8 @@ class span:
     Name the work that a with block queues on the stream or, if stream is None,
     the block's time on the calling thread.
 
-    Does little while nothing records.  Raises TypeError for a name that is no
-    str, and for anything else than a stream.
+    Does little while nothing records.  Raises TypeError if name is not a str,
+    or if stream is neither a stream nor None.
     """
 
     def __init__(self, name: str, stream: Stream | None = None) -> None:

@@ -115,7 +115,8 @@ class Cause(NamedTuple):
 
 
 class Program:
-    """The order of operations, from the rows in the order of the calls."""
+    """The order of operations, derived from the rows, which are in call
+    order."""
 
     def __init__(
         self, rows: list[Row], recorder: str, clock_error: int = 0
@@ -202,10 +203,10 @@ class Program:
 
     def _operation(self, steps: list[Step], index: int) -> int | None:
         """Add the step of an operation and, if the operation came after a call
-        of the host, the host's step.  Return the operation before them."""
+        by the host, the host's step.  Return the operation before them."""
         row = self.rows[index]
         queued, begin, end = row[5:8]
-        # Of causes with the same end, put the order of the stream first.
+        # Among causes with the same end, put the stream's order first.
         causes = sorted(
             self.causes[index],
             key=lambda c: (-c.end, c.wait is not None, c.row),
@@ -253,7 +254,7 @@ def describe(rows: list[Row], step: Step) -> str:
     if step.row is None:
         return f"{took:>8} at {at:<8} the host"
     row = rows[step.row]
-    # Names of kernels with templates fill pages.
+    # Names of template kernels may fill pages.
     name = _chart.shorten(row[1], 60)
     why = {
         "stream": "after the work before it",

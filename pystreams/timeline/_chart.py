@@ -87,7 +87,7 @@ def line(
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut a text that is too long in its middle."""
+    """If a text is too long, cut out its middle."""
     if len(text) <= width:
         return text
     left = (width - 1) // 2

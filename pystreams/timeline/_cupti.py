@@ -35,7 +35,7 @@ def _places() -> Iterator[str]:
 
 
 def load() -> None:
-    """Load CUPTI, if there are real devices of CUDA and it can be found."""
+    """Load CUPTI, if it can be found and there are real CUDA devices."""
     if _C.is_emulated(_CUDA) or _C.device_count(_CUDA) <= 0:
         return
     import ctypes

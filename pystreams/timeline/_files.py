@@ -26,8 +26,8 @@ FORMATS = (".json", ".pftrace", *PICTURES)
 
 
 def check(path: str) -> str:
-    """Return the suffix of the path of a timeline.  Raises ValueError for a
-    path with another suffix, and ImportError if Matplotlib is needed but
+    """Return the suffix of a timeline's path.  Raises ValueError for a path
+    with another suffix, and ImportError if Matplotlib is needed but
     missing."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in FORMATS:
@@ -66,7 +66,7 @@ class Depths:
         """Add an operation; yield (time, depth) for each change that is known
         now."""
         ends = self._ends.setdefault(device, [])
-        # Calls of several threads may be out of order by a little.
+        # Calls from several threads may be slightly out of order.
         queued = max(queued, self._times.get(device, queued))
         self._times[device] = queued
         yield from self._until(ends, queued)
@@ -88,8 +88,8 @@ class Depths:
 
 class Nesting:
     """Spreads the slices of a thread over tracks, so that the slices of each
-    track are nested.  Files require that, but ranges of NVTX may overlap in
-    other ways."""
+    track are nested.  The file formats require that, but NVTX ranges may
+    overlap in other ways."""
 
     def __init__(self) -> None:
         #: For each track of a thread: the ends of its open slices.
@@ -259,11 +259,11 @@ class Json:
         return parts.encode()
 
     def end(self) -> bytes:
-        # The last event has no comma behind it.
+        # The last event has no comma after it.
         return self.take() + b'{"name":"end","ph":"M","pid":1}]}\n'
 
 
-# ---- Protobuf: the few messages of Perfetto's that are needed ----
+# ---- Protobuf: the few Perfetto messages that are needed ----
 
 
 @lru_cache(maxsize=4096)

@@ -28,7 +28,7 @@ COLORS = {
     "mark": "#333333",
     "synchronize": "#d9d9d9",
 }
-# More lanes and more arrows than that cannot be told apart.
+# More lanes and more arrows than these cannot be told apart.
 LANES, ARROWS, NAMES = 60, 300, 120
 # A name that is cut to fewer characters says nothing.
 SHORTEST = 6
