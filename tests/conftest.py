@@ -1,8 +1,7 @@
 """What every test shares: the backends, streams that are held back, and other
 processes.
 
-A test that takes `backend` runs on each device type that there is; see
-backend.py.
+A test that takes `backend` runs on each available device type; see backend.py.
 """
 
 import contextlib
@@ -25,8 +24,9 @@ import pytest
 from places import ROOT, TESTS
 
 if not list((ROOT / "pystreams").glob("_C.*.so")):
-    # `python -m pytest` puts the checkout in front of what is installed, and
-    # a checkout that was not built in place has no extension module.
+    # `python -m pytest` puts the checkout ahead of the installed packages on
+    # sys.path, and a checkout that was not built in place has no extension
+    # module.
     sys.path[:] = [p for p in sys.path if Path(p).resolve() != ROOT]
 
 from backend import (
@@ -47,8 +47,8 @@ from pystreams.cuda._graphs import Graph
 
 
 def pytest_collection_finish():
-    # Many tests collect garbage.  pytest's own objects live on, so let the
-    # collector skip them: the tests are faster.
+    # Many tests collect garbage.  pytest's own objects stay alive, so let the
+    # collector skip them, which makes the tests faster.
     gc.collect()
     gc.freeze()
 
@@ -56,7 +56,7 @@ def pytest_collection_finish():
 def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts background jobs with SIGINT ignored.  The programs
-        # that the tests start and interrupt would inherit that.
+        # that the tests start and interrupt would inherit this.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
         "markers",
@@ -212,8 +212,8 @@ def core(gpu):
 
 @pytest.fixture
 def kernels(gpu):
-    """The tests' own kernels on the GPU.  One has run already, so no test's
-    launch has to load them, which could wait for other work."""
+    """The tests' own kernels on the GPU.  One kernel has run already, so no
+    test's launch has to load the kernels, which could wait for other work."""
     from kernels import Kernels
 
     kernels, block = Kernels(), gpu.empty(16)
@@ -253,7 +253,7 @@ def faulty(engine):
     yield engine
     gc.collect()
     for index in range(engine.count):
-        # A failure that no call has raised yet is raised here, once.
+        # If no call has raised the failure yet, it is raised here, once.
         with contextlib.suppress(pystreams.AcceleratorError):
             engine.synchronize(index)
         engine.synchronize(index)
@@ -267,7 +267,7 @@ def full(engine):
     gate = engine.gate(stream)
     event = stream.record_event()
     engine.fill(stream, queued=2)
-    # If a test waits for room for ever, it must fail and not hang.
+    # If a test waits for room forever, it must fail and not hang.
     rescue = threading.Timer(LONG, gate.open)
     rescue.start()
     yield stream, event, gate
@@ -309,8 +309,8 @@ def buffer(backend, stream):
 
 @pytest.fixture
 def trio(backend):
-    """A stream, an event of a second stream and a Future of a third, none of
-    them done, and for each a function that lets it go on."""
+    """A stream, an event on a second stream and a Future of a third stream,
+    none of them done, and for each, a function that lets it go on."""
     streams = [backend.stream() for _ in range(3)]
     gates = [threading.Event() for _ in streams]
     for stream, gate in zip(streams, gates, strict=True):
@@ -349,7 +349,8 @@ def two_devices(backend):
 
 @pytest.fixture(autouse=True)
 def as_at_the_start():
-    """Leave the main thread's current devices and streams as they began."""
+    """Reset the main thread's current devices and streams to their initial
+    state."""
     yield
     Gate.closed.clear()
     for name, device_type in TYPES.items():
@@ -359,8 +360,8 @@ def as_at_the_start():
 
 @pytest.fixture
 def nothing_left():
-    """Free what earlier tests left, since otherwise it would be freed during
-    this test."""
+    """Free what earlier tests left behind, since otherwise it would be freed
+    during this test."""
     gc.collect()
     wait_for_earlier_tests()
 
@@ -382,8 +383,9 @@ def thread_sanitized():
 @pytest.fixture
 def run_python(tmp_path):
     """run(code or arguments, env={}, timeout=60) -> CompletedProcess of a
-    fresh interpreter.  A variable that is None is removed from its
-    environment; PYTHONPATH has the checkout, too, if the tests run there."""
+    fresh interpreter.  Variables in `env` that are None are removed from its
+    environment.  If the package is imported from the checkout, PYTHONPATH
+    includes the checkout."""
 
     def run(code, *arguments, env=None, timeout=60):
         env = env or {}
@@ -462,8 +464,8 @@ def shortage(tmp_path_factory, tools):
 
 @pytest.fixture
 def short_library(sanitized, request):
-    """The environment variables that load shortage.c in a process; none under
-    a sanitizer, which has an allocator of its own."""
+    """The environment variables that load shortage.c in a process.  Under a
+    sanitizer, which has an allocator of its own, there are none."""
     if sanitized:
         return {}
     library = str(request.getfixturevalue("shortage"))
@@ -516,7 +518,7 @@ def built(tmp_path_factory, tools):
 
 @pytest.fixture
 def run_with_device(run_python, built):
-    """run_python, where the modules that were built can be imported."""
+    """Like run_python, but the modules from `built` can be imported."""
 
     def run(code, *arguments, env=None, timeout=300):
         path = [str(built), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,7 +1,7 @@
-/* Arrays to which elements are appended one by one.  The number of elements
- * for which an array has room is not stored, because it follows from the
- * count.  It is the count rounded up to a power of two, but at least
- * PS_ARRAY_LEAST.  An empty array may have no room. */
+/* Arrays to which elements are appended one by one.  An array's capacity is
+ * not stored, because it follows from the count: it is the count rounded up to
+ * a power of two, but at least PS_ARRAY_LEAST.  An empty array may have the
+ * capacity 0. */
 #ifndef PYSTREAMS_OBSERVE_ARRAY_H
 #define PYSTREAMS_OBSERVE_ARRAY_H
 
@@ -12,8 +12,8 @@
 enum { PS_ARRAY_LEAST = 64 };
 
 /* Make room for one more element in an array of `count` elements.  `array` is
- * a pointer variable, initially NULL; it may get a new value.  The macro's
- * value is false if out of memory. */
+ * a pointer variable, initially NULL; it may get a new value.  The macro
+ * evaluates to false if out of memory. */
 #define PS_ARRAY_GROW(array, count)                                    \
     ({                                                                 \
         void *grown_ = ps_array_grown(array, count, sizeof(*(array))); \

@@ -12,13 +12,13 @@
 #include <stdbool.h>
 
 /* Identifies a stream by the index of its runtime, the index of its device,
- * and its handle.  For a thread's default stream, `stream` is not the handle
+ * and its handle.  For a thread's default stream, `stream` is not the handle,
  * but the name that thread_stream returns. */
 struct ps_actor_name {
     int runtime;
     int device;
     ps_handle stream;
-    /* Whether it is known that the stream serializes with the device's default
+    /* Whether the stream is known to serialize with the device's default
      * stream. */
     bool blocking;
 };
@@ -30,8 +30,8 @@ ps_actor_place(const struct ps_actor_name *name)
     return (uint64_t)name->runtime << 32 | (uint32_t)name->device;
 }
 
-/* A table that observes the calls of the table `inner`.  It is never freed,
- * because a call may still be using it when observing is switched off. */
+/* A table that observes the calls to the table `inner`.  It is never freed,
+ * because a call may still be using it when observation is switched off. */
 struct ps_observer {
     struct ps_backend table;
     const struct ps_backend *_Atomic inner;
@@ -50,7 +50,8 @@ ps_observed(const struct ps_backend *backend)
     return ps_observer_of(backend)->inner;
 }
 
-/* Returns the stream that the handle means in a call on this thread. */
+/* Returns the stream that the handle means if it is passed to a call on this
+ * thread. */
 struct ps_actor_name
 ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream);
 
@@ -60,20 +61,20 @@ ps_actor_named(const struct ps_backend *backend, int device, ps_handle stream);
 bool ps_actor_handle(const struct ps_backend *backend, int device,
                      ps_handle stream, ps_handle *handle);
 
-/* As ps_actor_named, for a stream on which work will be queued.  Also asks the
- * backend whether the stream is blocking, and sets `blocking`. */
+/* Like ps_actor_named, but for a stream on which work will be queued.  Also
+ * asks the backend whether the stream is blocking, and sets `blocking`. */
 struct ps_actor_name ps_actor_in_order(const struct ps_backend *backend,
                                        int device, ps_handle stream);
 
 enum { PS_MOST_RUNTIMES = 8 };
 
-/* Returns the table for a runtime from observers[], which has the tables of
- * one kind of observer.  The array is indexed by the runtime's index, and by
- * whether core calls the table with the GIL released (see PS_BACKEND_SHARED).
- * The first call creates a table that forwards all members to `inner`, and
- * then calls `replace`, which replaces some of the members.  Members that
- * `inner` lacks are NULL.  A later call only makes the table observe the
- * `inner` of that call. */
+/* Returns a runtime's table from observers[], which has the tables of one kind
+ * of observer.  The array is indexed by the runtime's index, and by whether
+ * core calls the table with the GIL released (see PS_BACKEND_SHARED).  The
+ * first call creates a table that forwards all members to `inner`, and then
+ * calls `replace`, which replaces some of the members.  Members that `inner`
+ * lacks are NULL.  A later call only makes the table observe that call's
+ * `inner`. */
 const struct ps_backend *
 ps_observer_table(struct ps_observer observers[PS_MOST_RUNTIMES][2],
                   int runtime, const struct ps_backend *inner,

@@ -1,5 +1,5 @@
 /* The hash table uses linear probing.  A new key goes into the slot that its
- * hash selects or, if that slot is occupied, into the next free one. */
+ * hash selects or, if that slot is occupied, into the next free slot. */
 #include "map.h"
 
 #include <stdlib.h>

@@ -17,12 +17,12 @@ struct ps_map {
     size_t room, count;
 };
 
-/* Returns the value of the key (first, second), or NULL if the key is not in
+/* Returns the value for the key (first, second), or NULL if the key is not in
  * the table. */
 void *ps_map_get(const struct ps_map *map, uint64_t first, uint64_t second);
 
-/* Set the value of the key.  The value must not be NULL.  Returns false if out
- * of memory. */
+/* Set the value for the key.  The value must not be NULL.  Returns false if
+ * out of memory. */
 bool
 ps_map_set(struct ps_map *map, uint64_t first, uint64_t second, void *value);
 

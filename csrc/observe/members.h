@@ -1,8 +1,8 @@
 /* A list of the functions of struct ps_backend.  Before each include of this
  * file, define the macro MEMBER(type, name, parameters, arguments).  This file
  * expands it once for each function, and then undefines it.  `type` is the
- * type of the function's result.  `arguments` is the list of arguments with
- * which to call the same function of the table `inner`. */
+ * type of the function's result.  `arguments` is the list of arguments for a
+ * call to the same function in the table `inner`. */
 #define WITH(...) (const struct ps_backend *backend, __VA_ARGS__)
 #define TO(...)   (inner, __VA_ARGS__)
 #define LIST(...) __VA_ARGS__

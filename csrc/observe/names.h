@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* Returns the number, above 0, of a UTF-8 text; a new text gets one.  Returns
- * 0 if out of memory. */
+/* Returns the number of a UTF-8 text, which is above 0; assigns one to a new
+ * text.  Returns 0 if out of memory. */
 uint32_t ps_name_number(const char *text);
 
 /* Returns the text with this number, or NULL if no text has this number. */
@@ -16,7 +16,7 @@ const char *ps_name_text(uint32_t number);
 
 /* ps_names_lock is called before a fork, ps_names_unlock is called after it in
  * the parent, and ps_names_reset_in_child is called in the child.  So the
- * child does not see a change that another thread has half made. */
+ * child does not see a change that another thread had only half made. */
 void ps_names_lock(void);
 void ps_names_unlock(void);
 void ps_names_reset_in_child(void);

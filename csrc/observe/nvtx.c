@@ -4,7 +4,7 @@
  * A library may call NVTX with any lock held.  To avoid a deadlock, the
  * functions here take only the locks of timeline.c and names.c.  While no
  * timeline is recording, marks and starts of ranges cost little, because the
- * functions test this first. */
+ * functions check this first. */
 #include "nvtx.h"
 
 #include <pthread.h>
@@ -17,7 +17,7 @@
 /* The name for the default domain, for which NVTX passes NULL. */
 static const char default_domain[] = "NVTX";
 
-/* The ranges that a thread has pushed and not popped, in the order of the
+/* The ranges that a thread has pushed but not popped, in the order of the
  * calls.  A range is not added to the stack if the stack is empty and no
  * timeline is recording.  Ranges of different domains need not be nested, so a
  * pop removes the latest range of its domain. */
@@ -72,10 +72,10 @@ number_of_wide(const wchar_t *text)
     return number;
 }
 
-/* Convert the handle of a domain or of a registered string to the number of
- * its name.  The handles that this file returns to libraries are such
- * numbers.  A library may also pass a handle that it got from another tool
- * earlier.  Returns 0 if no name has the handle as its number. */
+/* Convert the handle of a domain or registered string to the number of its
+ * name.  The handles that this file returns to libraries are such numbers.  A
+ * library may also pass a handle that it got from another tool earlier.
+ * Returns 0 if no name has the handle as its number. */
 static uint32_t
 number_of_handle(const void *handle)
 {

@@ -47,7 +47,7 @@ enum {
 /* nvtxMessageType_t */
 enum { NVTX_TEXT = 1, NVTX_WIDE_TEXT = 2, NVTX_REGISTERED = 3 };
 
-/* The result of a push or pop if the tool does not count how deep ranges are
+/* The result of a push or pop if the tool does not track how deeply ranges are
  * nested. */
 enum { NVTX_NO_PUSH_POP_TRACKING = -2 };
 

@@ -1,7 +1,7 @@
 /* One mutex guards all variables here that are not atomic.  Hooks are called
  * with the mutex unlocked.  So when the last reference to a description is
- * dropped, the description goes into the list `forgotten`, and is freed by a
- * hook after the mutex was unlocked. */
+ * dropped, the description goes into the list `forgotten`, and a hook frees it
+ * after the mutex was unlocked. */
 #include "races.h"
 
 #include <pthread.h>
@@ -21,8 +21,8 @@ static struct ps_description *forgotten;
 
 /* ---- Clocks ---- */
 
-/* A vector clock.  at[i] is the number for the actor with the index i.  While
- * there are several references to a clock, it is not changed. */
+/* A vector clock.  at[i] is the number for the actor with the index i.  A
+ * clock is not changed while there are several references to it. */
 struct clock {
     atomic_uint refs;
     int count;
@@ -40,7 +40,7 @@ struct ps_moment {
     uint64_t number;
     struct clock *clock;
     unsigned capture; /* the capture that it belongs to, or 0 */
-    /* True if it is unknown what has happened before the moment.  No clock
+    /* True if it is not known what happened before the moment.  No clock
      * covers such a moment. */
     bool unknown;
     /* Whether this is the moment of a callable that has not ended.  If so, and
@@ -151,9 +151,9 @@ ps_moment_unref(struct ps_moment *moment)
     }
 }
 
-/* Returns whether everything that has happened before the moment has also
- * happened before the next operation of the clock's owner.  `who` is the index
- * of the owner, or HOST. */
+/* Returns whether everything that happened before the moment also happened
+ * before the next operation of the clock's owner.  `who` is the index of the
+ * owner, or HOST. */
 static bool
 clock_covers(const struct clock *clock, int who,
              const struct ps_moment *moment)
@@ -187,20 +187,20 @@ struct actor {
     bool alive; /* the stream may get more operations */
     /* The number of the actor's latest operation.  If another stream takes
      * this place in the array later, the numbers of its operations continue
-     * from here.  So no older clock covers the new stream's operations by
-     * accident. */
+     * from here.  So no older clock accidentally covers the new stream's
+     * operations. */
     uint64_t number;
     struct clock *clock; /* what has happened before the next operation */
     /* The value of host_learned when the host's clock was last joined into
      * `clock`. */
     uint64_t learned;
     unsigned capture; /* the capture that it belongs to, or 0 */
-    /* What `clock` and `learned` were when the stream came into the capture;
-     * see leave_capture. */
+    /* What `clock` and `learned` were when the stream joined the capture; see
+     * leave_capture. */
     struct clock *outer;
     uint64_t outer_learned;
-    /* Whether the host knew already, when it last queried the stream, that all
-     * work of the stream was done.  NOT_QUERIED if an operation was queued
+    /* Whether the host, when it last queried the stream, already knew that all
+     * of the stream's work was done; NOT_QUERIED if an operation was queued
      * since then. */
     enum knowledge { NOT_QUERIED, UNKNOWN, KNOWN } known;
     size_t entries; /* the number of entries that are kept for its accesses */
@@ -216,7 +216,7 @@ static bool any_blocking;
  * processes may record. */
 static struct ps_map streams, events, launches, shared;
 
-/* The host's clock, and the number of times that moments were joined into
+/* The host's clock, and the number of times that a moment was joined into
  * it. */
 static struct clock *host;
 static uint64_t host_learned;
@@ -257,8 +257,8 @@ enter_capture(struct actor *actor, unsigned capture)
 }
 
 /* Captured waits take place only in launches of the graph.  So when the stream
- * leaves the capture, its clock must not cover what the stream has waited for
- * in the capture. */
+ * leaves the capture, its clock must not cover what the stream waited for in
+ * the capture. */
 static void
 leave_capture(struct actor *actor)
 {
@@ -272,9 +272,9 @@ leave_capture(struct actor *actor)
 }
 
 /* Returns the index of a place in `actors` for a new actor; -1 if out of
- * memory.  A place is free if its stream is gone and no entry refers to it.
- * Clocks may still have a number for the place.  They need no change, because
- * the new actor's numbers continue those of the former one. */
+ * memory.  A place is free if its stream no longer exists and no entry refers
+ * to it.  Clocks may still have a number for the place.  They need not change,
+ * because the new actor's numbers continue those of the former one. */
 static int
 free_place(void)
 {
@@ -437,9 +437,9 @@ struct entry {
     bool freed; /* the memory was freed before the access was done */
     uint64_t number;
     uint64_t turn;
-    /* The turn of the callable that queued the operation on a stream, or 0.
-     * The operation's clock covers that callable, although the operation may
-     * run while the callable still runs. */
+    /* The turn of the callable that queued the operation on a stream; 0 if no
+     * callable queued it.  The operation's clock covers that callable,
+     * although the operation may run while the callable still runs. */
     uint64_t queued_by;
     /* The clock of the access, or NULL if no callable was pending when the
      * access was queued.  If a callable was pending, the callable's own
@@ -514,9 +514,9 @@ is_any(const struct entry *entry)
     return true;
 }
 
-/* Returns whether all operations that are still to come are ordered after this
- * access, so that none can race with it.  A pending callable is not ordered
- * after accesses that the host has made since the callable was queued. */
+/* Returns whether all future operations are ordered after this access, so that
+ * none can race with it.  A pending callable is not ordered after accesses
+ * that the host has made since the callable was queued. */
 static bool
 is_known_to_all(const struct entry *entry)
 {
@@ -645,7 +645,7 @@ races(const struct entry *entry, const struct actual *actual)
         clock_at(actual->clock, entry->actor) >= entry->number) {
         return false;
     }
-    /* If the callable itself queued the entry's operation, only a wait of the
+    /* If the callable itself queued the entry's operation, only a wait by the
      * callable orders its later accesses after the operation. */
     return actual->late
                ? entry->queued_by == actual->turn ||
@@ -655,7 +655,7 @@ races(const struct entry *entry, const struct actual *actual)
 
 /* Find an entry with which the access races.  Returns NULL if there is none.
  * *begin and *end become the range of bytes that both operations access.  This
- * range includes adjacent segments that have an entry of the same
+ * range includes adjacent segments that have an entry for the same
  * operation. */
 static const struct entry *
 find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
@@ -684,7 +684,7 @@ find_race(const struct actual *actual, uintptr_t *begin, uintptr_t *end)
     return found;
 }
 
-/* One of two accesses, of which the second may make the first redundant. */
+/* One of two accesses; the second may make the first redundant. */
 struct compared {
     int actor;
     uint64_t number;
@@ -694,9 +694,9 @@ struct compared {
 
 /* Returns whether the first access must be kept because of a pending callable,
  * even though the second access would make it redundant.  This is so if the
- * callable is not ordered with the first access, or has queued it, but comes
- * before the second.  An access of the callable can then race with the first
- * access and not with the second. */
+ * callable comes before the second access, but is not ordered with the first
+ * access, or has queued it.  An access by the callable can then race with the
+ * first access, but not with the second. */
 static bool
 outlives(struct compared first, struct compared second)
 {
@@ -729,11 +729,11 @@ compared_actual(const struct actual *actual)
                              actual->clock};
 }
 
-/* Returns whether the new access makes the entry redundant.  It does so if it
+/* Returns whether the new access makes the entry redundant.  It does if it
  * comes after the entry, except if it reads and the entry writes.  The reason:
  * every later access that races with the entry also races with the new access.
  * If the same actor makes both accesses, they must also be of the same kind,
- * because the latest read and the latest write of each actor are kept. */
+ * because the latest read and the latest write by each actor are kept. */
 static bool
 replaces(const struct actual *actual, const struct entry *entry)
 {
@@ -747,8 +747,8 @@ replaces(const struct actual *actual, const struct entry *entry)
     return later && !outlives(compared_entry(entry), compared_actual(actual));
 }
 
-/* Returns whether the entry makes the new access redundant.  It does so only
- * if it is a later access of the same actor and of the same kind. */
+/* Returns whether the entry makes the new access redundant.  It does only if
+ * it is a later access by the same actor and of the same kind. */
 static bool
 is_replaced(const struct actual *actual, const struct entry *entry)
 {
@@ -835,8 +835,8 @@ accesses_clear(struct accesses *in)
 
 /* ---- Captures and graphs ---- */
 
-/* The accesses of captured work.  During the capture they can race only with
- * each other.  Each launch of the graph makes all of them. */
+/* The accesses made by captured work.  During the capture, they can race only
+ * with each other.  Each launch of the graph makes all of them. */
 struct graph {
     unsigned refs;
     struct accesses among;
@@ -934,7 +934,7 @@ ps_races_are_on(void)
 }
 
 /* The mutex is held during a fork, so that the child does not see a change
- * that another thread has half made. */
+ * that another thread had only half made. */
 static void
 fork_parent(void)
 {
@@ -1027,8 +1027,8 @@ enter(void)
     return true;
 }
 
-/* As enter, but also get the moment of the callable that the thread runs.
- * *callable becomes NULL if the thread runs no callable. */
+/* Like enter, but also gets the moment of the callable that the thread is
+ * running.  *callable becomes NULL if the thread is running none. */
 static bool
 enter_in(struct ps_moment **callable)
 {
@@ -1106,7 +1106,7 @@ look(const struct actual *actual, struct ps_race *race,
     return true;
 }
 
-/* Make the accesses count as accesses of the callable itself, so that later
+/* Make the accesses count as accesses by the callable itself, so that later
  * work on the callable's stream is ordered after them. */
 static void
 attribute(const struct ps_moment *callable, struct actual *actual)
@@ -1209,7 +1209,7 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
         if (!is_current(callable)) {
             callable = NULL;
         }
-        /* Accesses of a callable that was queued before the detector was
+        /* Accesses by a callable that was queued before the detector was
          * started do not count. */
         if (stream == NULL && in_callable && callable == NULL) {
             count = 0;
@@ -1224,7 +1224,7 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
                 status = check(&actual);
             }
         }
-        /* An access of the host is done before the next operation is queued,
+        /* An access by the host is done before the next operation is queued,
          * so it can race only with pending callables.  If no callable is
          * pending, it needs no entry. */
         bool noted = actual.actor != HOST || any_pending();
@@ -1247,7 +1247,7 @@ ps_races_operation(const struct ps_actor_name *stream, const char *operation,
 /* ---- Order ---- */
 
 /* Make the stream wait for the moment.  Returns false if the wait orders
- * nothing new, because the stream knew the moment already.  Within a capture,
+ * nothing new, because the stream already knew the moment.  Within a capture,
  * always returns true. */
 static bool
 join(const struct ps_actor_name *stream, const struct ps_moment *moment)
@@ -1299,8 +1299,8 @@ ps_races_waited(const struct ps_moment *moment)
     }
 }
 
-/* Returns whether the host knows the moment and, if a callable runs on this
- * thread, the callable knows it, too. */
+/* Returns whether the host knows the moment and, if a callable is running on
+ * this thread, the callable knows it, too. */
 static bool
 is_known(const struct ps_moment *moment, const struct ps_moment *callable)
 {
@@ -1321,10 +1321,10 @@ ps_races_synchronize(const struct ps_moment *moment)
 }
 
 /* Get the moment at which the work that has been queued on the stream so far
- * is done.  The caller releases now->clock.  Returns KNOWN if the host knows
- * already that the moment has been reached, and UNKNOWN if it does not know
- * this.  If out of memory, returns NOT_QUERIED, and *now does not include all
- * work of the streams with which the stream serializes. */
+ * is done.  The caller releases now->clock.  Returns KNOWN if the host already
+ * knows that the moment has been reached, and UNKNOWN if it does not.  If out
+ * of memory, returns NOT_QUERIED, and *now does not include all work on the
+ * streams with which the stream serializes. */
 static enum knowledge
 find_moment(int index, const struct ps_actor_name *stream,
             const struct ps_moment *callable, struct ps_moment *now)
@@ -1359,8 +1359,8 @@ ps_races_synchronize_stream(const struct ps_actor_name *stream, bool queried)
     }
 }
 
-/* Take note that the host, and the callable if it is not NULL, know that the
- * moment has been reached. */
+/* Note that the host, and the callable if it is not NULL, know that the moment
+ * has been reached. */
 static void
 learn(const struct ps_moment *moment, struct ps_moment *callable)
 {
@@ -1454,7 +1454,7 @@ ps_races_callable_ended(struct ps_moment *moment)
 }
 
 /* Returns the moment at which the work that has been queued so far on all
- * streams of the device is done.  If name is NULL, includes the streams of all
+ * streams of the device is done.  If name is NULL, includes the streams on all
  * devices.  Returns NULL if out of memory. */
 static struct ps_moment *
 moment_of_all(const struct ps_actor_name *name)
@@ -1534,9 +1534,9 @@ void
 ps_races_record(ps_handle event, const struct ps_actor_name *stream)
 {
     if (ps_races_are_on() && hooks->is_internal()) {
-        /* Core records this native event for itself.  Earlier, an event of the
-         * program may have used the native event.  Forget the moment at which
-         * that event was recorded. */
+        /* Core records this native event for its own purposes.  Earlier, an
+         * event of the program may have used the native event.  Forget the
+         * moment at which that event was recorded. */
         moment_forget(&events, stream->runtime, event);
     }
     else {
@@ -1756,8 +1756,8 @@ graph_drop(struct graph *graph)
     }
 }
 
-/* Make the stream wait for what a launch of the executable waits for.  This is
- * the executable's previous launch, and the external events for which the
+/* Make the stream wait for everything that a launch of the executable waits
+ * for: the executable's previous launch, and the external events for which the
  * graph waits. */
 static void
 join_launch(const struct ps_actor_name *stream, const struct graph *graph,
@@ -1824,8 +1824,8 @@ ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle handle)
     return status;
 }
 
-/* Returns whether all work that the stream gets from now on comes after the
- * access. */
+/* Returns whether all work that is queued on the stream from now on comes
+ * after the access. */
 static bool
 comes_after(const struct ps_actor_name *stream, const struct entry *entry)
 {

@@ -8,13 +8,14 @@
  * count as ordered, in the order in which they are made, even if different
  * threads make them.  A vector clock says what has happened before some point.
  * It has a number for each actor, and covers the actor's operations up to that
- * number: they have happened before the point.  The clock of an operation
- * covers what the host's clock covered when the operation was queued, and
- * everything for which its stream has waited.
+ * number: they happened before the point.  The clock of an operation covers
+ * what the host's clock covered when the operation was queued, and everything
+ * for which its stream has waited.
  *
- * For each range of bytes, the latest read and the latest write of each actor
- * are kept.  A new access races with a kept access if at least one of the two
- * is a write, and the clock of the new access does not cover the kept one. */
+ * For each range of bytes, the detector keeps the latest read and the latest
+ * write by each actor.  A new access races with a kept access if at least one
+ * of the two is a write, and the clock of the new access does not cover the
+ * kept one. */
 #ifndef PYSTREAMS_OBSERVE_RACES_H
 #define PYSTREAMS_OBSERVE_RACES_H
 
@@ -29,7 +30,7 @@
  * a larger struct that begins with this one. */
 struct ps_description {
     atomic_uint refs;
-    /* Links descriptions whose last reference was dropped. */
+    /* The next in a list of descriptions whose last reference was dropped. */
     struct ps_description *next;
 };
 
@@ -60,12 +61,14 @@ struct ps_race {
     struct ps_operation first, second;
     uintptr_t begin; /* the range that both operations access */
     size_t nbytes;
-    /* Whether the memory was freed before the first operation was done. */
+    /* Whether the memory was freed before the first operation had
+     * completed. */
     bool freed;
     /* Identifies the first operation, for ps_moment_is_after.  `number` is 0
      * if the race was found only after the second operation had been queued.
-     * Then an event may have been recorded later than the second operation, so
-     * the result of ps_moment_is_after would say nothing about the race. */
+     * In that case, an event may have been recorded later than the second
+     * operation, so the result of ps_moment_is_after would say nothing about
+     * the race. */
     int actor;
     uint64_t number;
 };
@@ -74,11 +77,11 @@ struct ps_race {
 struct ps_races_hooks {
     /* Returns a new reference to a description of the operation that this
      * thread is about to queue or do; NULL if out of memory.  inside: whether
-     * the operation counts as a part of the callable that runs on this
+     * the operation counts as part of the callable that is running on this
      * thread. */
     struct ps_description *(*describe)(const char *operation, bool inside);
     void (*forget)(struct ps_description *description);
-    /* Called when a race was found.  If it returns a failure,
+    /* Called when a race was found.  If this hook returns a failure,
      * ps_races_operation returns the same failure to its caller, which then
      * does not queue the operation. */
     ps_status (*found)(const struct ps_race *race);
@@ -86,10 +89,10 @@ struct ps_races_hooks {
      * purposes.  A program must not rely on the order that such a call
      * creates. */
     bool (*is_internal)(void);
-    /* Returns whether the calling thread runs a callable that was submitted to
-     * a stream.  *moment becomes the callable's moment.  It becomes NULL if no
-     * callable runs, or if the detector was off when the callable was
-     * queued. */
+    /* Returns whether the calling thread is running a callable that was
+     * submitted to a stream.  *moment becomes the callable's moment.  It
+     * becomes NULL if no callable is running, or if the detector was off when
+     * the callable was queued. */
     bool (*callable)(struct ps_moment **moment);
     /* Returns whether the call in progress queues an operation and also waits
      * for it.  Within a callable, the accesses of such an operation count as
@@ -128,17 +131,17 @@ void ps_races_wait(const struct ps_actor_name *stream,
 /* Call this when core's trace point reports that a stream was made to wait for
  * an event.  `moment` is the moment of the event's latest record.  If the host
  * knows that the moment has been reached, core may know it, too, and then
- * makes no call of the backend that leads to ps_races_wait.  So in this case,
- * this function reports the wait to the hook `waited`.  Otherwise it does
- * nothing, because ps_races_wait reports the wait. */
+ * makes no call to the backend that would lead to ps_races_wait.  So in this
+ * case, this function reports the wait to the hook `waited`.  Otherwise it
+ * does nothing, because ps_races_wait reports the wait. */
 void ps_races_waited(const struct ps_moment *moment);
 
 /* Call ps_races_synchronize before the host waits for the moment.  Call
  * ps_races_synchronize_stream before the host waits for the stream, or when a
- * query has shown that it need not wait.  Both functions report the wait to
- * the hook `waited`.  The wait counts as useful, unless the host knew already
- * that the moment had been reached, or that the stream's work was done.
- * queried: whether the wait has begun with a query.  If so, only what the host
+ * query has shown that the host need not wait.  Both functions report the wait
+ * to the hook `waited`.  The wait counts as useful, unless the host already
+ * knew that the moment had been reached, or that the stream's work was done.
+ * queried: whether the wait began with a query.  If so, only what the host
  * knew before the query matters. */
 void ps_races_synchronize(const struct ps_moment *moment);
 void
@@ -148,14 +151,14 @@ ps_races_synchronize_stream(const struct ps_actor_name *stream, bool queried);
  * has been reached. */
 void ps_races_reached(const struct ps_moment *moment);
 /* Call this when a query or a wait has found the event's latest record to be
- * done, perhaps without a call of the backend.  Does nothing if the moment of
+ * done, perhaps without a call to the backend.  Does nothing if the moment of
  * that record is not known. */
 void ps_races_known_done(int runtime, ps_handle event);
 
 /* ps_races_moment returns a new reference to the moment at which the work that
  * has been queued on the stream so far is done.  ps_races_device_moment does
- * so for the work of all streams of the device.  Both return NULL if out of
- * memory.  ps_races_moment also returns NULL if the host knows already that
+ * so for the work on all streams of the device.  Both return NULL if out of
+ * memory.  ps_races_moment also returns NULL if the host already knows that
  * the moment has been reached.  queried: whether the host is about to query
  * the stream. */
 struct ps_moment *
@@ -180,8 +183,8 @@ void ps_races_callable_ended(struct ps_moment *moment);
  * and ps_races_forget_event when the event was destroyed.  ps_races_recorded
  * returns a new reference to the moment of the event's latest record.  That
  * moment is not known if other processes may record the event, if the event
- * was not recorded since the detector started, or if its latest record was
- * internal.  In these cases, ps_races_recorded returns a moment that comes
+ * has not been recorded since the detector started, or if its latest record
+ * was internal.  In these cases, ps_races_recorded returns a moment that comes
  * after all work that has been queued so far. */
 void ps_races_record(ps_handle event, const struct ps_actor_name *stream);
 struct ps_moment *ps_races_recorded(int runtime, ps_handle event);
@@ -189,22 +192,23 @@ void ps_races_share_event(int runtime, ps_handle event);
 void ps_races_forget_event(int runtime, ps_handle event);
 
 /* Call this when a stream with this handle was created or destroyed.  Forgets
- * what is known of the handle, because it concerns a former stream. */
+ * what is known about the handle, because that concerns a former stream. */
 void ps_races_forget_stream(const struct ps_actor_name *stream);
 
-/* Call this when the stream will probably not be used any more, because it is
- * the default stream of a thread that has ended.  Forgets the stream once its
+/* Call this when the stream will probably not be used again, because it is the
+ * default stream of a thread that has ended.  Forgets the stream once its
  * accesses are forgotten.  If the stream is used again before that, it is
- * still known.  This happens if a thread of a C library gets a new Python
+ * still known.  Such use occurs if a thread of a C library gets a new Python
  * thread state for each of its callbacks. */
 void ps_races_end_stream(const struct ps_actor_name *stream);
 
 /* Call ps_races_capture_begin when a capture has begun on the stream, and
  * ps_races_capture_end when it has ended.  `graph` is the captured graph, or 0
- * if the capture failed.  During the capture, the work of the stream, and of
- * streams that join the capture, is captured into the graph.  Each launch of
- * an executable of the graph makes the accesses of the captured work.  A
- * launch comes after earlier launches of the same executable. */
+ * if the capture failed.  During the capture, work that is queued on the
+ * stream, and on streams that join the capture, is captured into the graph.
+ * Each launch of an executable made from the graph makes the accesses of the
+ * captured work.  A launch comes after earlier launches of the same
+ * executable. */
 void ps_races_capture_begin(const struct ps_actor_name *stream);
 void ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph);
 /* Call this when a record of an external event (if `records` is true) or a
@@ -213,24 +217,24 @@ void ps_races_capture_end(const struct ps_actor_name *stream, ps_handle graph);
  * the event before all of its work. */
 void ps_races_capture_event(const struct ps_actor_name *stream,
                             ps_handle event, bool records);
-/* Call this before the graph is captured on the stream as a part of another
+/* Call this before the graph is captured on the stream as part of another
  * graph.  The capture in progress gets the graph's accesses, records and
- * waits.  Returns as ps_races_operation does. */
+ * waits.  Returns what ps_races_operation returns. */
 ps_status
 ps_races_capture_graph(const struct ps_actor_name *stream, ps_handle graph);
 /* Call ps_races_instantiate when the executable was made from the graph, or
  * was updated to do the graph's work.  Call ps_races_launch before the
- * executable is launched on the stream; it returns as ps_races_operation
- * does. */
+ * executable is launched on the stream; it returns what ps_races_operation
+ * returns. */
 void ps_races_instantiate(int runtime, ps_handle graph, ps_handle executable);
 void ps_races_forget_graph(int runtime, ps_handle graph);
 void ps_races_forget_executable(int runtime, ps_handle executable);
 ps_status
 ps_races_launch(const struct ps_actor_name *stream, ps_handle executable);
 
-/* Call this before the memory is freed.  The memory may be used again when the
- * work that these streams have now is done.  Marks the declared accesses that
- * may not be done by then; see ps_race.freed. */
+/* Call this before the memory is freed.  The memory may be reused when the
+ * work that is queued on these streams now is done.  Marks the declared
+ * accesses that may still be pending then; see ps_race.freed. */
 void ps_races_free(const struct ps_actor_name *streams, size_t count,
                    uintptr_t begin, size_t nbytes);
 

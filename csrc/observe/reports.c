@@ -1,5 +1,5 @@
 /* One mutex guards all variables here that are not atomic.  Backends call the
- * functions call() and done() with locks of a driver held, so no backend is
+ * functions call() and done() with a driver's locks held, so no backend is
  * called with the mutex held. */
 #include "reports.h"
 
@@ -30,7 +30,7 @@ static struct ps_reports reports;
 
 /* Move the calls that are in `calls` to `older`.  Of the calls that were in
  * `older` before, move those that have not been reported to `calls`, and
- * forget the others.  A call may have several reports, but these come soon
+ * forget the others.  A call may have several reports, but these arrive soon
  * after each other. */
 static void
 forget_reported_locked(void)

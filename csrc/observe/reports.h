@@ -24,8 +24,8 @@ struct ps_reports {
 
 /* Begin to observe the runtime's devices.  source() is called when a thread is
  * about to queue work or to wait for work.  It must return a number that
- * identifies this call, or 0 if no reports about the call are wanted.  Locks
- * of a driver are held when source() is called.  Statuses: those of
+ * identifies this call, or 0 if no reports about the call are wanted.  A
+ * driver's locks are held when source() is called.  Statuses: those of
  * activities_begin. */
 ps_status
 ps_reports_begin(int runtime, const struct ps_backend *backend,
@@ -33,14 +33,14 @@ ps_reports_begin(int runtime, const struct ps_backend *backend,
 bool ps_reports_are_on(int runtime);
 
 /* Stop observing calls, for all runtimes.  Reports about calls that were
- * observed may still come. */
+ * observed before may still arrive. */
 void ps_reports_end(void);
 
-/* Forget all calls that were observed, and their reports.  Called when no log
- * (see timeline.h) is left that could need them. */
+/* Forget all calls that were observed, and their reports.  Called when no
+ * remaining log (see timeline.h) could need them. */
 void ps_reports_reset(void);
 
-/* Return the reports that have arrived since the last call of this function.
+/* Return the reports that have arrived since the last call to this function.
  * The caller frees the items. */
 struct ps_reports ps_reports_take(void);
 
@@ -49,7 +49,7 @@ struct ps_reports ps_reports_take(void);
 bool ps_reports_stream(const struct ps_actor_name *stream, uint64_t *number);
 
 /* Called before and after a fork, so that the child does not see a change that
- * another thread has half made. */
+ * another thread had only half made. */
 void ps_reports_lock(void);
 void ps_reports_unlock(void);
 

@@ -1,5 +1,5 @@
 /* One mutex guards the devices and their lists.  To avoid a deadlock, no
- * backend is called with the mutex held.  A call of the driver may block while
+ * backend is called with the mutex held.  A call to the driver may block while
  * a stream's queue is full, and the stream's work may be waiting for a
  * callable that needs the mutex. */
 #include "stamps.h"
@@ -16,7 +16,7 @@
 enum {
     TRIES = 5, /* the number of attempts to measure a base */
     /* The longest time that the first attempt may take.  Each further attempt
-     * may take twice as long as the one before it, because other programs may
+     * may take twice as long as the previous one, because other programs may
      * keep the device busy. */
     PATIENCE_NS = 2000000,
     LASTS_NS = 1000000000, /* the age above which a base is too old */
@@ -159,7 +159,7 @@ base_unref(struct device *device, struct base *base)
     }
 }
 
-/* Replace the device's base by `base`, which may be NULL.  Takes over the
+/* Replace the device's base with `base`, which may be NULL.  Takes over the
  * reference to `base`. */
 static void
 set_base(struct device *device, struct base *base)
@@ -171,9 +171,9 @@ set_base(struct device *device, struct base *base)
     base_unref(device, former);
 }
 
-/* Record the event on an idle stream, and get the time of the record on the
- * host's clock and the greatest possible error of that time.  Returns false if
- * this fails or takes too long. */
+/* Record the event on an idle stream.  Get the time of the record on the
+ * host's clock, and the greatest possible error of that time.  Returns false
+ * if this fails or takes too long. */
 static bool
 measure(struct device *device, ps_handle stream, ps_handle event,
         int64_t patience, int64_t *time, int64_t *error)
@@ -223,7 +223,7 @@ measure_base(struct device *device, ps_handle stream)
     return base;
 }
 
-/* Replace the device's base by a new one.  Returns false if none could be
+/* Replace the device's base with a new one.  Returns false if none could be
  * measured. */
 static bool
 make_base(struct device *device)
@@ -270,7 +270,7 @@ find_device(const struct ps_backend *backend,
 /* Returns a new reference to the device's base, or NULL if none could be
  * measured.  If the base is too old, one thread measures a new base, and the
  * other threads use the old one meanwhile.  After a failure, the measurement
- * is not repeated for RETRY_NS, because it may take long to fail. */
+ * is not repeated for RETRY_NS, because it may take long to fail again. */
 static struct base *
 take_base(struct device *device)
 {
@@ -307,8 +307,8 @@ ps_stamps_drop(struct ps_stamps *stamps)
     }
 }
 
-/* Returns the time on the host's clock of an event that is done, or -1 if the
- * time cannot be computed. */
+/* Returns the time of a completed event on the host's clock, or -1 if the time
+ * cannot be computed. */
 static int64_t
 time_of(const struct ps_stamps *stamps, ps_handle event)
 {
@@ -468,7 +468,7 @@ ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times)
     return recorded;
 }
 
-/* Returns the first device of the list.  Devices are added at the head of the
+/* Returns the first device in the list.  Devices are added at the head of the
  * list and are never removed, except that a forked child empties the list.  So
  * the list that begins with this device can be read without the mutex. */
 static struct device *

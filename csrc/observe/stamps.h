@@ -5,8 +5,8 @@
  * To get the time of an event on the host's clock, event_elapsed compares the
  * event with a base.  A base is an event whose time on the host's clock was
  * measured, with a known error.  A new base is made every second, because the
- * clocks of host and device drift apart, and because event_elapsed returns a
- * float, which is less precise for events that are further apart. */
+ * host's and the device's clocks drift apart, and because event_elapsed
+ * returns a float, which is less precise for events that are further apart. */
 #ifndef PYSTREAMS_OBSERVE_STAMPS_H
 #define PYSTREAMS_OBSERVE_STAMPS_H
 
@@ -34,11 +34,11 @@ struct ps_stamps *ps_stamps_begin(const struct ps_backend *backend,
                                   const struct ps_actor_name *stream);
 
 /* Record the second event.  Call this after the operation was queued.  After
- * the operation has ended, a later call of ps_stamps_begin, ps_stamps_collect
+ * the operation has ended, a later call to ps_stamps_begin, ps_stamps_collect
  * or ps_stamps_release stores its times in *times.  If recording fails or
  * stamps is NULL, returns false, and *times is never written. */
 bool ps_stamps_end(struct ps_stamps *stamps, struct ps_times *times);
-/* Call this instead if the operation was not queued. */
+/* Call this instead of ps_stamps_end if the operation was not queued. */
 void ps_stamps_drop(struct ps_stamps *stamps);
 
 /* Store the times of all operations that have ended since the last call. */
@@ -48,10 +48,9 @@ void ps_stamps_collect(void);
 int64_t ps_stamps_now(void);
 
 /* ps_stamps_reset forgets the bases, so that new ones are measured, and sets
- * the greatest error to 0.  ps_stamps_error returns the greatest error of a
- * time that was measured since then, in nanoseconds.  Call
- * ps_stamps_note_error to include the error of a time that was measured
- * elsewhere. */
+ * the greatest error to 0.  ps_stamps_error returns the greatest error, in
+ * nanoseconds, of any time measured since then.  Call ps_stamps_note_error to
+ * include the error of a time that was measured elsewhere. */
 void ps_stamps_reset(void);
 int64_t ps_stamps_error(void);
 void ps_stamps_note_error(int64_t error);

@@ -11,9 +11,9 @@ runtime_of(const struct ps_backend *backend)
     return ps_observer_of(backend)->runtime;
 }
 
-/* If `status` is PS_SUCCESS, forward the call as PS_PASS does; the macro's
- * value is the result of the call.  Otherwise do not forward the call; the
- * macro's value is `status`. */
+/* If `status` is PS_SUCCESS, forwards the call like PS_PASS, and evaluates to
+ * the call's result.  Otherwise, does not forward the call, and evaluates to
+ * `status`. */
 #define PASS_AFTER(status, ...)                                 \
     ({                                                          \
         ps_status status_ = (status);                           \
@@ -90,9 +90,9 @@ event_record(const struct ps_backend *backend, int device, ps_handle event,
 /* ---- Completions of which the host learns ---- */
 
 /* Report to the detector that the moment has been reached, unless the status
- * of the query or wait says that the work may still be pending.  Work that has
- * failed is not pending any more.  Drops the reference to the moment, and
- * returns the status. */
+ * of the query or wait says that the work may still be pending.  Failed work
+ * no longer counts as pending.  Drops the reference to the moment, and returns
+ * the status. */
 static ps_status
 learned(ps_status status, struct ps_moment *moment)
 {

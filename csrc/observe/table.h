@@ -1,4 +1,4 @@
-/* The race detector's table, which observes the calls of another table; see
+/* The race detector's table, which observes the calls to another table; see
  * forward.h. */
 #ifndef PYSTREAMS_OBSERVE_TABLE_H
 #define PYSTREAMS_OBSERVE_TABLE_H

@@ -27,17 +27,17 @@ struct stream {
     uint64_t latest;  /* 1 + the index of its latest slice; 0 if it has none */
     uint64_t capture; /* the number of the capture that it belongs to, or 0 */
     /* These are set only for a blocking stream.  Each refers to a slice as
-     * ps_slice.source does.  `follows` refers to the slice of the default
-     * stream for which this stream waited last.  `followed` refers to the
-     * slice of this stream for which the default stream waited last. */
+     * ps_slice.source does.  `follows` refers to the default stream's slice
+     * for which this stream last waited.  `followed` refers to this stream's
+     * slice for which the default stream last waited. */
     uint64_t follows;
     uint64_t followed;
 };
 
 struct ps_timeline {
     LIST_ENTRY(ps_timeline) neighbours;
-    /* The index of its first slice.  It follows the indices of earlier logs,
-     * so an index belongs to one log only. */
+    /* The index of its first slice.  It continues the indices of earlier logs,
+     * so that an index belongs to only one log. */
     uint64_t first;
     struct chunk **chunks;
     uint64_t count;
@@ -51,7 +51,7 @@ struct ps_timeline {
     uint64_t captures;
     struct ps_node *nodes;
     uint64_t node_count;
-    /* The greatest error of measured times, set when the log is over. */
+    /* The greatest error of measured times, set when the log ends. */
     int64_t error;
 };
 
@@ -66,7 +66,7 @@ static const struct ps_timeline_hooks *_Atomic hooks;
 static struct chunk *unfinished;
 static uint64_t next_index; /* the index of the next log's first slice */
 /* The thread-specific value of this key is the argument of the thread's last
- * call of set_queued_slice. */
+ * call to set_queued_slice. */
 static pthread_key_t queued_slice;
 static bool has_key;
 /* The timeline's tables; see ps_observer_table. */
@@ -237,7 +237,7 @@ fork_parent(void)
 }
 
 /* The mutexes are held during a fork, so that the child does not see a change
- * that another thread has half made. */
+ * that another thread had only half made. */
 static void
 fork_child(void)
 {
@@ -351,7 +351,7 @@ find_stream_locked(struct ps_timeline *timeline,
 }
 
 /* Add a stream to the log.  *number is the stream's number in reports;
- * `number` is NULL if it has none.  If a report has added this stream already,
+ * `number` is NULL if it has none.  If a report added this stream earlier,
  * before its name was known, only stores the name.  Returns NULL if out of
  * memory. */
 static struct stream *
@@ -496,8 +496,8 @@ ps_timeline_add(const struct ps_actor_name *name, enum ps_slice_kind kind,
         timeline->any_blocking |= name->blocking;
     }
     if (stream == NULL || stream->capture == 0) {
-        /* A wait of the host queues nothing on the stream, so the stream waits
-         * for no other stream.  But a wait of the host for the default stream
+        /* A wait by the host queues nothing on the stream, so the stream waits
+         * for no other stream.  But a host wait for the default stream
          * includes the blocking streams. */
         if (stream != NULL && timeline->any_blocking &&
             (kind != PS_SLICE_SYNCHRONIZE || stream->name.stream == 0)) {
@@ -598,8 +598,8 @@ log_of_locked(uint64_t source)
 void
 ps_timeline_range_end(uint64_t source)
 {
-    /* If the hooks are NULL, no log was ever begun, so another tool has
-     * returned this identifier of a range. */
+    /* If the hooks are NULL, no log was ever begun, so this range identifier
+     * comes from another tool. */
     if (source == 0 || atomic_load(&hooks) == NULL) {
         return;
     }
@@ -620,7 +620,7 @@ ps_timeline_range_end(uint64_t source)
 
 /* ---- Order of streams ---- */
 
-/* Returns an event's mark, which tells what its latest record was.  If the
+/* Returns an event's mark, which describes the event's latest record.  If the
  * record has a slice, the mark is twice the source that refers to this slice.
  * If the record was captured, the mark is twice the capture's number, plus
  * 1. */
@@ -787,7 +787,7 @@ times_by_events(const struct ps_backend *inner)
 
 /* Set the slice for reports about the driver calls that this thread makes
  * next.  `source` is 1 + the slice's index.  If it is NO_SLICE, no reports
- * about the calls are wanted.  If it is 0, each call counts as a call of
+ * about the calls are wanted.  If it is 0, each call counts as a call by
  * another library and gets a new slice. */
 static void
 set_queued_slice(uint64_t source)
@@ -797,7 +797,7 @@ set_queued_slice(uint64_t source)
     }
 }
 
-/* An argument of set_queued_slice, which means that no reports are wanted. */
+/* An argument for set_queued_slice, which means that no reports are wanted. */
 #define NO_SLICE UINT64_MAX
 
 /* Returns whether the device reports each operation of this kind, usually as
@@ -1104,9 +1104,9 @@ ps_timeline_span_drop(const struct ps_open_span *span)
 /* ---- Reports ---- */
 
 /* The argument `source` of ps_reports_begin.  It is called when any library
- * makes a call that queues work or waits, with locks of a driver held.
- * Returns 1 + the index of the call's slice, or 0 if no reports about the call
- * are wanted. */
+ * makes a call that queues work or waits, with a driver's locks held.  Returns
+ * 1 + the index of the call's slice, or 0 if no reports about the call are
+ * wanted. */
 static uint64_t
 source_of_call(void)
 {
@@ -1197,8 +1197,9 @@ describe_locked(struct ps_timeline *timeline, struct ps_slice *slice,
     return true;
 }
 
-/* Put the report of another library's wait into its slice.  The report does
- * not say for which work the library waited, so the slice gets no source. */
+/* Put the report about another library's wait into the wait's slice.  The
+ * report does not say for which work the library waited, so the slice gets no
+ * source. */
 static void
 place_wait(struct ps_slice *slice, const struct ps_report *report)
 {
@@ -1218,8 +1219,8 @@ place_locked(const struct ps_report *report, const struct ps_actor_name *name)
     struct ps_slice *slice =
         timeline != NULL ? source_at(timeline, report->source) : NULL;
     struct ps_slice like;
-    /* A slice that is not foreign and has no kind belongs to a call of this
-     * library that failed. */
+    /* A slice that is not foreign and has no kind belongs to a failed call by
+     * this library. */
     if (slice == NULL ||
         (!slice->foreign && kind_of(slice) == PS_SLICE_NONE)) {
         return;
@@ -1264,7 +1265,7 @@ place_reports(void)
         const struct ps_report *report = &reports.items[i];
         struct ps_actor_name name = {report->runtime, report->activity.device,
                                      0};
-        /* The report of a wait has no device and no stream. */
+        /* A report about a wait has no device and no stream. */
         if (report->activity.kind != PS_ACTIVITY_SYNCHRONIZE &&
             ps_actor_place(&name) != ps_actor_place(&unmarked)) {
             unmarked = name;
@@ -1355,9 +1356,9 @@ later(int64_t a, int64_t b)
 }
 
 /* Compute when an operation began, if that is not known, and how far its
- * stream has got after the operation.  inexact: whether the clocks of host and
- * device may disagree.  If so, and the operation seems to begin before the
- * previous one has ended, its times are corrected. */
+ * stream has got after the operation.  inexact: whether the host's and the
+ * device's clocks may disagree.  If so, and the operation seems to begin
+ * before the previous one has ended, its times are corrected. */
 static void
 resolve_operation(struct reached *at, struct ps_slice *slice, uint64_t source,
                   bool inexact)
@@ -1408,8 +1409,8 @@ resolve_wait(const struct ps_timeline *timeline, struct reached *at,
     }
 }
 
-/* Returns the source that refers to the slice that ended last on the streams
- * of the device.  `stream` is the index of a stream of the device. */
+/* Returns the source that refers to the slice that ended last on the device's
+ * streams.  `stream` is the index of one of these streams. */
 static uint64_t
 latest_of_device(const struct ps_timeline *timeline,
                  const struct reached *reached, uint32_t stream)
@@ -1517,7 +1518,7 @@ ps_timeline_resolve(struct ps_timeline *timeline)
         }
         bool has_row =
             is_published && kind != PS_SLICE_NONE && kind != PS_SLICE_SPAN_END;
-        /* Another thread may be reading the rows of an earlier call. */
+        /* Another thread may be reading the rows that an earlier call set. */
         __atomic_store_n(&slice->row, has_row ? row++ : PS_NO_ROW,
                          __ATOMIC_RELAXED);
     }

@@ -51,8 +51,8 @@ struct ps_slice {
      * threads must not read the slice; see ps_slice_publish. */
     int64_t queued;
     /* The number of bytes that are copied or filled, or that are in use on the
-     * device.  For a range or mark of another library (NVTX), the number of
-     * its domain's name (see names.h). */
+     * device.  For a range or mark that another library made (NVTX), the
+     * number of its domain's name (see names.h). */
     uint64_t nbytes;
     /* 1 + the index of the slice that this one waits for or ends (see enum
      * ps_slice_kind), or 0 if there is none.  A foreign slice (see `foreign`)
@@ -60,25 +60,26 @@ struct ps_slice {
      * is the thread's pthread_t instead. */
     uint64_t source;
     /* Each of these four fields is 1 + an index, or 0 if the slice has no
-     * stream, thread, place or name.  The place is the line of the program
+     * stream, thread, place or name.  The place is the line in the program
      * where the call was made.  The hooks choose the indices of threads,
      * places and names. */
     uint32_t stream;
     uint32_t thread;
     uint32_t place;
     uint32_t name;
-    /* The slice's number, from 0, among the slices that are shown to programs.
-     * PS_NO_ROW if the slice is not shown.  ps_timeline_resolve sets it. */
+    /* The slice's number, from 0, among the slices that are shown to programs;
+     * PS_NO_ROW if the slice is not shown.  Set by ps_timeline_resolve. */
     uint32_t row;
     uint8_t kind; /* an enum ps_slice_kind */
-    /* Whether this is a span on a stream, and events measure when it begins
-     * and ends. */
+    /* Whether this is a span on a stream whose begin and end are measured by
+     * events. */
     bool timed;
-    /* Whether activity reports (see reports.h) set the slice's times.  In a
-     * foreign slice, the first report also sets the kind, which is
-     * PS_SLICE_NONE until then, and the name.  If the slice is an operation,
-     * that report sets the stream and nbytes, too.  `reported` is also true
-     * for a range or mark, although no report sets its times. */
+    /* Whether activity reports (see reports.h) refer to this slice, so that a
+     * report sets the slice's times.  A report about a foreign slice also sets
+     * the slice's kind, which is PS_SLICE_NONE until then, and its name.  If
+     * the slice is an operation, the report also sets its stream and nbytes.
+     * This field is also true for a range or mark, although no report refers
+     * to it. */
     bool reported;
     /* Whether this is an operation, range or mark of another library. */
     bool foreign;
@@ -86,7 +87,7 @@ struct ps_slice {
 
 #define PS_NO_ROW UINT32_MAX
 
-/* The execution of one node of a graph in one launch. */
+/* The execution of one graph node in one launch. */
 struct ps_node {
     /* A copy of the launch's slice, with the data of the node. */
     struct ps_slice slice;
@@ -177,9 +178,9 @@ void ps_timeline_span_drop(const struct ps_open_span *span);
 
 /* Returns the time since which a thread had been idle when it added the slice
  * `index`.  This is the time of the thread's previous call, or of the end of
- * its previous wait, but not earlier than `since`.  `since` is the time of the
- * slice with the index source - 1.  The slice `index` must be the latest slice
- * of its thread.  Returns `since` if the slices are not in the current log. */
+ * its previous wait, but at least `since`, which must be the time of the slice
+ * with the index source - 1.  The slice `index` must be the latest slice of
+ * its thread.  Returns `since` if the slices are not in the current log. */
 int64_t ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since);
 
 /* Add a slice for a range that begins now, or for a mark.  Called when another
@@ -187,8 +188,8 @@ int64_t ps_timeline_idle_since(uint64_t index, uint64_t source, int64_t since);
  * name and domain are numbers of names (see names.h).  Returns 1 + the index
  * of the new slice.  Returns 0 if no log is active, the hook is_internal
  * returns true, or memory is short.  To end a range, pass the result to
- * ps_timeline_range_end.  Any thread may do this, even after the recording has
- * stopped. */
+ * ps_timeline_range_end.  Any thread may end a range, even after the recording
+ * has stopped. */
 uint64_t
 ps_timeline_range(enum ps_slice_kind kind, uint32_t name, uint32_t domain);
 void ps_timeline_range_end(uint64_t source);
@@ -201,7 +202,7 @@ void ps_timeline_prepare(void);
  * measured by events or reported by devices. */
 int64_t ps_timeline_error(const struct ps_timeline *timeline);
 
-/* Set the time at which the slice was queued, which lets other threads read
+/* Set the time at which the slice was queued.  This lets other threads read
  * the slice.  The caller has written all other fields except `times`. */
 void ps_slice_publish(struct ps_slice *slice, int64_t queued);
 
@@ -212,8 +213,8 @@ void ps_slice_end(struct ps_slice *slice);
 void ps_slice_drop(struct ps_slice *slice);
 
 /* Call ps_timeline_record when the event was recorded on the stream, and
- * ps_timeline_wait when the stream was made to wait for the event.  They add a
- * slice. */
+ * ps_timeline_wait when the stream was made to wait for the event.  Each adds
+ * a slice. */
 void ps_timeline_record(const struct ps_actor_name *stream, ps_handle event);
 void ps_timeline_wait(const struct ps_actor_name *stream, ps_handle event);
 
@@ -221,22 +222,22 @@ void ps_timeline_wait(const struct ps_actor_name *stream, ps_handle event);
  * libraries queue on the stream can be matched to it. */
 void ps_timeline_know(const struct ps_actor_name *stream);
 
-/* Return the value of ps_slice.source for a wait of a thread.
- * ps_timeline_latest is for a wait for all work that the stream has so far.
- * ps_timeline_recorded is for a wait for the event's latest record.  No such
- * function is needed for a wait for a device: the slice of such a wait has the
- * stream PS_TIMELINE_MEMORY, and ps_timeline_resolve sets the source. */
+/* Return the value of ps_slice.source for a wait by a thread.  Use
+ * ps_timeline_latest if the thread waits for all work on the stream so far,
+ * and ps_timeline_recorded if it waits for the event's latest record.  A wait
+ * for a device needs no such function: its slice has the stream
+ * PS_TIMELINE_MEMORY, and ps_timeline_resolve sets the source. */
 uint64_t ps_timeline_latest(const struct ps_actor_name *stream);
 uint64_t ps_timeline_recorded(int runtime, ps_handle event);
 
-/* Call this when a stream with this handle was created or destroyed.  Later
- * work on the handle is not attributed to the former stream. */
+/* Call this when a stream with this handle was created or destroyed.  From
+ * then on, work on the handle is not attributed to the former stream. */
 void ps_timeline_forget_stream(const struct ps_actor_name *stream);
 
 /* Returns the index that the next slice will get. */
 uint64_t ps_timeline_end(const struct ps_timeline *timeline);
 
-/* Add the reports that have arrived to the log, and compute what follows from
+/* Add to the log the reports that have arrived, and compute what follows from
  * the data known so far: the times of records, waits and spans on streams, the
  * sources of waits for streams and devices, and the rows.  Returns false if
  * out of memory. */

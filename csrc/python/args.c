@@ -1,5 +1,5 @@
-/* Arguments of calls: matches them to parameters, and reads numbers, flags and
- * handles. */
+/* Matches the arguments of calls to parameters, and reads numbers, flags and
+ * handles from arguments. */
 #include "args.h"
 
 #include <limits.h>

@@ -47,7 +47,7 @@ int parse_named(const char *function, const char *name, int required,
                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                 PyObject **value);
 
-/* Get a borrowed reference to the argument of a function that has one
+/* Get a borrowed reference to the argument of a function that has exactly one
  * parameter, which is required.  On failure, returns -1 with TypeError. */
 static inline int
 parse_required(const char *function, const char *name, PyObject *const *args,
@@ -60,7 +60,7 @@ parse_required(const char *function, const char *name, PyObject *const *args,
     return parse_named(function, name, 1, args, nargs, kwnames, value);
 }
 
-/* As parse_required, for a function that has one parameter, which is optional.
+/* Like parse_required, but for a function whose only parameter is optional.
  * *value becomes NULL if the argument is None or was not given. */
 static inline int
 parse_optional(const char *function, const char *name, PyObject *const *args,
@@ -100,29 +100,29 @@ nbytes_argument(const char *function, PyObject *argument, Py_ssize_t *nbytes);
  * the value is false.  On failure, returns -1 with an exception. */
 int truth_argument(PyObject *argument, bool *value);
 
-/* Get the value of a flag.  The argument must be a bool or an int.  If it is
- * None or was not given, the value is false.  On failure, returns -1 with
- * TypeError. */
+/* Get the value of a flag argument.  The argument must be a bool or an int.
+ * If it is None or was not given, the value is false.  On failure, returns -1
+ * with TypeError. */
 int switch_argument(const char *function, const char *name, PyObject *argument,
                     bool *value);
 
-/* Get the text of a str as UTF-8, which is valid as long as the argument
- * lives.  *text becomes NULL if the argument is None or was not given.  On
- * failure, returns -1 with an exception. */
+/* Get the text of a str as UTF-8, which is valid while the argument is alive.
+ * *text becomes NULL if the argument is None or was not given.  On failure,
+ * returns -1 with an exception. */
 int name_argument(const char *function, const char *name, PyObject *argument,
                   const char **text);
 
 /* Get the value of an int that is a handle, an address or another unsigned
- * number of 64 bits.  On failure, returns -1 with an exception. */
+ * 64-bit number.  On failure, returns -1 with an exception. */
 int handle_argument(const char *function, const char *name, PyObject *argument,
                     ps_handle *handle);
 
-/* Get an attribute that the object need not have.  Returns 1 with a new
- * reference in *value.  Returns 0 if the object has no such attribute, and -1
- * with an exception on failure; in both cases, *value becomes NULL. */
+/* Get an optional attribute of the object.  Returns 1 with a new reference in
+ * *value.  Returns 0 if the object has no such attribute, and -1 with an
+ * exception on failure; in both cases, *value becomes NULL. */
 int optional_attribute(PyObject *object, PyObject *name, PyObject **value);
 
-/* Returns the text of a handle, as in "0x7f01". */
+/* Returns a handle as text, for example "0x7f01". */
 struct handle_text {
     char chars[24];
 };

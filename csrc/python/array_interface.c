@@ -1,7 +1,7 @@
 /* The CUDA array interface, version 3.  _interchange.py checks and reads the
- * dictionaries that objects of other libraries give.  The entry `stream` of a
- * dictionary is a stream for which the consumer must wait.  None means that it
- * need not wait, and 0 is not allowed. */
+ * dictionaries that other libraries' objects return.  The entry `stream` in a
+ * dictionary is a stream for which the consumer must wait.  None means that
+ * the consumer need not wait, and 0 is not allowed. */
 #include "array_interface.h"
 
 #include "args.h"
@@ -34,7 +34,7 @@ device_of_address(struct ps_device *device, const void *address)
     return device;
 }
 
-/* Make the stream on which a copy will run wait for the producer's stream,
+/* Make `stream`, on which a copy will run, wait for the producer's stream,
  * which has this number in the interface. */
 static int
 wait_for_producer(struct ps_device *device, struct ps_stream *stream,
@@ -135,8 +135,8 @@ entries_hold(PyObject *object, PyObject *entries, struct ps_device *device,
     return 0;
 }
 
-/* Check an interface, and return a new tuple of its entries; NULL with an
- * exception. */
+/* Check an array interface, and return a new tuple of its entries; NULL with
+ * an exception. */
 static PyObject *
 read_interface(const char *name, PyObject *interface)
 {

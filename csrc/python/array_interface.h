@@ -1,13 +1,14 @@
-/* The CUDA array interface.  Buffers have it, and can be copied to and from
- * arrays of other libraries that have it. */
+/* The CUDA array interface.  Buffers support it, and can be copied to and from
+ * any other library's arrays that support it. */
 #ifndef PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 #define PYSTREAMS_PYTHON_ARRAY_INTERFACE_H
 
 #include "buffer.h"
 
-/* As dlpack_hold, for an object with __cuda_array_interface__.  If the backend
- * cannot tell from the address which device has the memory, it is assumed to
- * be `device` or, if `device` is no CUDA device, the current CUDA device. */
+/* Like dlpack_hold, but for an object with __cuda_array_interface__.  If the
+ * backend cannot tell from the address which device has the memory, that
+ * device is assumed to be `device` or, if `device` is not a CUDA device, the
+ * current CUDA device. */
 int array_interface_hold(PyObject *object, struct ps_device *device,
                          struct ps_stream *stream, struct span *span);
 

@@ -144,8 +144,8 @@ capsule_pointer(const char *argument, PyObject *capsule, const char *name)
 void
 install_tables(void)
 {
-    /* The functions that return observing tables create a table at its first
-     * use, so only one thread at a time may call them. */
+    /* The functions that return observing tables create each table at its
+     * first use, so only one thread at a time may call them. */
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
     for (int i = 0; i < ps_runtime_count(); i++) {
         struct ps_runtime *runtime = ps_runtime_at(i);
@@ -251,8 +251,8 @@ backend_members(PyObject *Py_UNUSED(module), PyObject *args)
     return members;
 }
 
-/* Find out which of the backend's functions that wait support a limit.  Each
- * is called with a limit of 0, with which it returns at once. */
+/* Determine which of the backend's waiting functions support a limit.  Each is
+ * called with a limit of 0, so that it returns at once. */
 static PyObject *
 takes_limits(PyObject *Py_UNUSED(module), PyObject *args)
 {

@@ -19,21 +19,21 @@ struct ps_runtime *find_runtime(long type);
  * an exception. */
 int load_backend(const char *name, size_t length, int *type);
 
-/* Choose for each backend the table that core calls.  It is the backend's own
- * table, unless a schedule is explored (see schedules.h), or the timeline or
- * the race detector is on.  These use tables that observe the calls. */
+/* Choose for each backend the table that core calls.  This is the backend's
+ * own table, unless a schedule is being explored (see schedules.h), or the
+ * timeline or the race detector is on.  In these cases, it is a table that
+ * observes the calls. */
 void install_tables(void);
 
-/* As ps_runtime_devices.  Releases the GIL if the call may block. */
+/* Like ps_runtime_devices.  Releases the GIL if the call may block. */
 ps_status count_devices(struct ps_runtime *runtime, int *count);
 
-/* The slow path of use_runtime, for a runtime that this process has not used
- * yet. */
+/* The slow path of use_runtime, for a runtime's first use in this process. */
 __attribute__((cold)) struct ps_runtime *begin_runtime(int type);
 
-/* As find_runtime, but also make sure that the runtime has devices and may be
- * used in this process.  Returns NULL with an exception that gives the
- * reason. */
+/* Like find_runtime, but also makes sure that the runtime has devices and may
+ * be used in this process.  Otherwise returns NULL with an exception that
+ * gives the reason. */
 static inline struct ps_runtime *
 use_runtime(int type)
 {
@@ -43,12 +43,12 @@ use_runtime(int type)
                : begin_runtime(type);
 }
 
-/* Returns the runtime to use if the program gives no device; NULL with an
+/* Returns the runtime to use if the program specifies no device; NULL with an
  * exception. */
 struct ps_runtime *default_runtime(void);
 
-/* Set the device type that is used if the program gives none, and return the
- * previous value.  If `type` is below 0, the next call of default_runtime
+/* Set the device type to use if the program specifies none, and return the
+ * previous value.  If `type` is below 0, the next call to default_runtime
  * determines the type again.  If another thread is determining the type
  * meanwhile, its result may be out of date and is not stored. */
 int replace_default_type(int type);

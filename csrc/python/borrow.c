@@ -1,6 +1,6 @@
-/* Borrows the memory of other libraries, so that copies accept it as well as
- * Buffers.  Everything that a producer (an object of another library) says
- * about its memory is checked before the memory is used. */
+/* Borrows memory from other libraries, so that copies accept it like Buffers.
+ * Everything that a producer (an object of another library) says about its
+ * memory is checked before the memory is used. */
 #include "borrow.h"
 
 #include "args.h"
@@ -158,7 +158,7 @@ check_address(const struct claim *claim, Py_ssize_t nbytes)
 }
 
 /* The owner of borrowed memory, and the function that gives the memory back to
- * it. */
+ * the owner. */
 struct debt {
     void (*release)(void *owner);
     void *owner;
@@ -281,9 +281,9 @@ release_view(void *owner)
     PyMem_Free(owner);
 }
 
-/* Returns whether a format in the syntax of the struct module has Python
- * objects ("O") among its items.  An O between colons is part of a field's
- * name and does not count. */
+/* Returns whether a format in the struct module's syntax includes Python
+ * objects ("O").  An O between colons is part of a field's name and does not
+ * count. */
 static bool
 has_objects(const char *format)
 {
@@ -295,9 +295,9 @@ has_objects(const char *format)
 }
 
 /* Called when PyObject_GetBuffer has failed for an object.  If DLPack should
- * be tried instead, clears the exception and returns 0.  This is so for arrays
- * of CuPy and JAX in device memory, for example, because they support the
- * buffer protocol for host memory only.  Otherwise returns -1 with the
+ * be tried instead, clears the exception and returns 0.  This is the case for
+ * CuPy and JAX arrays in device memory, for example, because they support the
+ * buffer protocol only for host memory.  Otherwise returns -1 with the
  * exception. */
 static int
 try_dlpack_instead(PyObject *object)
@@ -392,7 +392,7 @@ view_pin(PyObject *object, struct ps_device *device)
     return buffer_wrap(&span);
 }
 
-/* As view_hold, but through any protocol.  The object must not be a Buffer.
+/* Like view_hold, but through any protocol.  The object must not be a Buffer.
  * Returns 0 if it supports no protocol. */
 static int
 object_hold(PyObject *object, struct ps_device *device,
@@ -410,8 +410,8 @@ object_hold(PyObject *object, struct ps_device *device,
 
 /* Make `stream`, on which a copy will run, wait until the span's memory is
  * ready.  The producer has made the memory ready for the stream that
- * handshake_stream() returned.  If `stream` is on another device than the
- * memory, that function returned the current stream of the memory's device.
+ * handshake_stream() returned.  If `stream` and the memory are on different
+ * devices, that function returned the current stream of the memory's device.
  * In this case, make `stream` wait for that current stream. */
 static int
 follow(struct span *span, struct ps_stream *stream)

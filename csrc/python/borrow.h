@@ -1,5 +1,5 @@
-/* Borrows the memory of other libraries, for copies from and to this
- * memory. */
+/* Borrows memory from other libraries, as a source or destination of
+ * copies. */
 #ifndef PYSTREAMS_PYTHON_BORROW_H
 #define PYSTREAMS_PYTHON_BORROW_H
 
@@ -12,10 +12,10 @@
  * limit. */
 enum { MOST_DIMENSIONS = 64 };
 
-/* What a producer, an object of another library, says about its memory.  Most
- * of this is checked only by claim_extent or claim_hold. */
+/* What a producer, which is an object of another library, says about its
+ * memory.  Most of it is unchecked until claim_extent or claim_hold. */
 struct claim {
-    /* The kind of the producer for error messages, as in "the DLPack
+    /* What the producer is, for error messages: for example "the DLPack
      * tensor". */
     const char *what;
     /* The device that has the memory; NULL for host memory. */
@@ -34,7 +34,7 @@ struct claim {
     int64_t stride_unit;
 };
 
-/* Returns a claim for *nbytes bytes of host memory, writable and not
+/* Returns a claim for *nbytes bytes of host memory that is writable and not
  * pinned. */
 static inline struct claim
 bytes_claim(const char *what, void *data, const int64_t *nbytes)
@@ -49,7 +49,7 @@ bytes_claim(const char *what, void *data, const int64_t *nbytes)
 }
 
 /* Get the address range from the first to the last item of the claimed memory,
- * gaps included.  On failure, returns -1 with ValueError. */
+ * including gaps.  On failure, returns -1 with ValueError. */
 int claim_extent(const struct claim *claim, const char **begin,
                  Py_ssize_t *nbytes);
 
@@ -64,18 +64,18 @@ int claim_hold(const struct claim *claim, struct ps_device *host_device,
  * Buffer for this memory; NULL with an exception. */
 PyObject *view_pin(PyObject *object, struct ps_device *device);
 
-/* Make a span of the memory of `object`, which is a Buffer or an array of
- * another library.  A method will copy to or from this memory, and `partner`
+/* Make a span of the memory of `object`, which is a Buffer or another
+ * library's array.  A method will copy to or from this memory, and `partner`
  * is the other side of the copy.  The memory of another library is made ready
  * for work on `stream` or, if `stream` is NULL, for work on the current stream
- * of the memory's device.  If `write` is true, read-only memory of another
- * library is refused.  On failure, returns -1 with an exception. */
+ * of the memory's device.  If `write` is true, another library's read-only
+ * memory is refused.  On failure, returns -1 with an exception. */
 int operand_hold(const struct signature *method, PyObject *object,
                  struct span *partner, struct ps_stream *stream, bool write,
                  struct span *span);
 
-/* Returns a new reference to the stream on which work with memory of the
- * device will run.  This is `stream` if it is a stream of the device.
+/* Returns a new reference to the stream on which work with the device's memory
+ * will run.  If `stream` is a stream of the device, this is `stream`.
  * Otherwise, or if `stream` is NULL, this is the device's current stream.  The
  * caller needs a reference, because Python code may make another stream
  * current before the work is queued.  On failure, returns NULL with an

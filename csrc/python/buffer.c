@@ -66,7 +66,7 @@ raise_closed(void)
     return refuse(PyExc_ValueError, "the Buffer is closed");
 }
 
-/* As traits_of.  Returns -1 with ValueError if the Buffer is closed. */
+/* Like traits_of, but returns -1 with ValueError if the Buffer is closed. */
 static int
 traits_of_open(PyObject *op, struct traits *traits)
 {
@@ -83,7 +83,8 @@ check_generation(const struct ps_block *block)
                                PS_ERROR_FOREIGN);
 }
 
-/* As buffer_hold, but also accepts a Buffer that a parent process created. */
+/* Like buffer_hold, but also accepts a Buffer that a parent process
+ * created. */
 static int
 hold(PyObject *op, struct span *span)
 {
@@ -232,8 +233,8 @@ span_create(enum memory_kind kind, struct ps_device *device,
         return -1;
     }
     /* Report the allocation to the race detector.  The detector learns of
-     * allocations from calls of the backend, but no such call is made if the
-     * block comes from core's pool. */
+     * allocations from calls to the backend, but core makes no such call if
+     * the block comes from its pool. */
     ps_races_forget_memory((uintptr_t)block->data, block->nbytes);
     note_memory(PS_NOTE_BLOCK, block->data, block->nbytes);
     *span = (struct span){block, block->data, nbytes, false};
@@ -333,7 +334,7 @@ lacking(const struct ps_backend *backend, enum memory_kind kind)
                                             : "memory";
 }
 
-/* Returns a Buffer of new memory.  `values` are the arguments of
+/* Returns a Buffer for new memory.  `values` are the arguments of
  * `function`. */
 static PyObject *
 allocate(const char *function, PyObject *const *values)
@@ -607,8 +608,8 @@ fill_with(PyObject *op, const char *method, const struct pattern *pattern,
     return result == 0 ? Py_NewRef(op) : NULL;
 }
 
-/* Get the pattern of a fill from the bytes of an object with the buffer
- * protocol.  On failure, returns -1 with an exception. */
+/* Get the pattern of a fill from the bytes of an object that supports the
+ * buffer protocol.  On failure, returns -1 with an exception. */
 static int
 pattern_of(PyObject *object, struct pattern *pattern)
 {
@@ -638,7 +639,7 @@ pattern_of(PyObject *object, struct pattern *pattern)
     return pattern->size > 0 ? 0 : -1;
 }
 
-/* Get the pattern of a fill from an argument.  An int is one byte, as in
+/* Get the pattern of a fill from an argument.  An int means one byte, as in
  * cuda.core.  NumPy's integers have __index__, too, but their type determines
  * their size, so they are read through the buffer protocol.  On failure,
  * returns -1 with an exception. */

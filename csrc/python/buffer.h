@@ -19,14 +19,14 @@ typedef struct {
     PyObject *weakrefs;
 } BufferObject;
 
-/* A range of bytes of a block, with a reference to the block.  The bytes stay
+/* A range of bytes in a block, with a reference to the block.  The bytes stay
  * valid even if another thread closes the Buffer. */
 struct span {
     struct ps_block *block;
     char *data;
     Py_ssize_t nbytes;
-    /* Whether another library owns the memory.  If so, that library does not
-     * know of the work that this library queues. */
+    /* Whether another library owns the memory.  Such a library does not know
+     * of the work that this library queues. */
     bool foreign;
 };
 
@@ -64,15 +64,15 @@ enum memory_kind {
     MEMORY_INTERPROCESS,
 };
 
-/* Allocate memory of this kind for the device.  The stream is used only for
+/* Allocate memory of this kind for the device.  `stream` is used only for
  * MEMORY_ORDERED.  On failure, returns -1 with an exception. */
 int
 span_create(enum memory_kind kind, struct ps_device *device,
             struct ps_stream *stream, Py_ssize_t nbytes, struct span *span);
 
 /* Free the retired blocks whose work is done; see ps_memory_sweep.  Call this
- * after waiting for work.  Also reports a clean-up that failed since the last
- * call.  Keeps a pending exception. */
+ * after waiting for work.  Also reports any clean-up that has failed since the
+ * last call.  Keeps a pending exception. */
 void memory_settle(struct ps_runtime *runtime);
 
 #endif

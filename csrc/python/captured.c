@@ -24,14 +24,14 @@ struct captured {
     struct calls *calls;
     /* The job that Stream.submit has made.  The jobs of the launches are
      * copies of it.  This job has no stream, because a graph keeps no stream
-     * alive.  It has no Future either: an exception that the Future has raised
-     * may refer to the graph, and the graph must not keep itself alive. */
+     * alive.  It has no Future either: the Future's exception may refer to the
+     * graph, and the graph must not keep itself alive. */
     struct job *job;
     struct ps_device *device;
     ps_handle stream;
-    /* The first template of the same stream in this capture.  Its `jobs` is
-     * the number of unfinished jobs of all templates of that stream.  Other
-     * templates do not use `jobs`. */
+    /* The first template that this capture has for the same stream.  Its
+     * `jobs` is the number of unfinished jobs of all templates for that
+     * stream.  Other templates do not use `jobs`. */
     struct captured *row;
     unsigned jobs;
     /* The jobs of the launches that have not reached this template's gate yet,
@@ -51,7 +51,7 @@ struct calls {
     struct captured *first;
     struct captured **tail;
     size_t count;
-    /* The number of calls of capture_job that may still add a template.  Such
+    /* The number of calls to capture_job that may still add a template.  Such
      * a call may still be running after another thread has ended the
      * capture. */
     unsigned adding;
@@ -59,8 +59,8 @@ struct calls {
 
 /* A list of the `struct calls` of the captures in progress. */
 static struct calls *capturing;
-/* The number of captures for which calls_expect, but not yet calls_begin, was
- * called. */
+/* The number of captures for which calls_expect was called, but not yet
+ * calls_begin. */
 static atomic_int expected;
 
 struct calls *
@@ -287,9 +287,9 @@ end_adding(struct calls *calls, struct captured *captured)
     calls_unref(calls);
 }
 
-/* Finish the Future of a captured callable by an exception, since the callable
- * runs only in launches, which do not settle the Future.  The job itself never
- * runs, so the race detector must not expect it. */
+/* Finish the Future of a captured callable with an exception, since the
+ * callable runs only in launches, which do not settle the Future.  The job
+ * itself never runs, so the race detector must not expect it. */
 static void
 settle(PyObject *future, PyObject *exception)
 {
@@ -533,8 +533,8 @@ captured_launching(const struct ps_actor_name *stream)
 
 /* ---- Failures ---- */
 
-/* An exception of a captured callable that no wait has raised yet.  For each
- * stream only the first such exception is kept.  Later ones are reported at
+/* An exception from a captured callable that no wait has raised yet.  For each
+ * stream, only the first such exception is kept.  Later ones are reported at
  * once. */
 struct failure {
     struct failure *next;
@@ -603,7 +603,7 @@ concerns(const struct failure *failure, const struct work *work)
 }
 
 /* Remove and return the oldest exception that concerns the work or, if `work`
- * is NULL, the oldest exception of all.  Returns NULL if there is no such
+ * is NULL, the oldest exception overall.  Returns NULL if there is no such
  * exception. */
 static PyObject *
 take_failure(const struct work *work)

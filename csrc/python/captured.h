@@ -10,8 +10,8 @@
 #include "submit.h"
 #include "wait.h"
 
-/* `struct captured` is one such callable.  `struct calls` has the callables of
- * one capture, in the order in which they were submitted. */
+/* `struct captured` is one such callable.  `struct calls` is the list of the
+ * callables of one capture, in the order of submission. */
 struct captured;
 struct calls;
 
@@ -26,14 +26,15 @@ int calls_traverse(const struct calls *calls, visitproc visit, void *argument);
 /* Between calls_begin and calls_end, callables that are submitted during the
  * capture with this number (see stream_capture in backend.h) are added to
  * `calls`.  If the number is 0, none are added.  Call calls_expect before the
- * capture begins, and calls_begin even if it does not begin.  In between,
- * another thread that submits a callable to the stream waits for calls_begin.
- * calls_end accepts NULL.  The first two can be called without the GIL. */
+ * capture begins.  Then call calls_begin, even if the capture failed to begin.
+ * Between these two calls, another thread that submits a callable to the
+ * stream waits for calls_begin.  calls_end accepts NULL.  calls_expect and
+ * calls_begin can be called without the GIL. */
 void calls_expect(void);
 void calls_begin(struct calls *calls, uint64_t number);
 void calls_end(struct calls *calls);
-/* Returns the number that calls_begin was given, also after the capture has
- * ended. */
+/* Returns the number that was passed to calls_begin, even after the capture
+ * has ended. */
 uint64_t calls_number(const struct calls *calls);
 /* Returns whether any callable was captured, or may still be captured. */
 bool calls_any(struct calls *calls);
@@ -48,9 +49,9 @@ bool calls_any(struct calls *calls);
 int capture_job(struct job *job);
 void captured_unref(struct captured *captured);
 
-/* Do what ps_graph_launch does.  The launch also runs the callables in
- * `calls`, which may be NULL.  Called with the GIL held; releases it while it
- * launches the graph. */
+/* Like ps_graph_launch, but the launch also runs the callables in `calls`,
+ * which may be NULL.  Called with the GIL held; releases it while it launches
+ * the graph. */
 ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
                        struct ps_stream *stream, struct ps_stream **full);
 
@@ -66,8 +67,8 @@ void captured_launching(const struct ps_actor_name *stream);
 
 /* Called when a callable of a launch has raised the exception.  Stores the
  * exception, and the next wait for the launch's stream or device raises it.
- * If an earlier exception of this stream is still stored, the new one is not
- * stored, but reported at once. */
+ * If an earlier exception from this stream is still stored, reports the new
+ * one at once instead. */
 void captured_failed(const struct job *job, PyObject *exception);
 
 extern atomic_int captured_failures;
@@ -79,7 +80,7 @@ any_captured_failed(void)
     return atomic_load_explicit(&captured_failures, memory_order_relaxed) != 0;
 }
 
-/* Call this after a wait for the work.  If a captured callable of this work
+/* Call this after a wait for the work.  If a captured callable in this work
  * has raised an exception that no wait has raised yet, raises the first such
  * exception and returns -1.  Otherwise returns 0. */
 static inline int
@@ -88,8 +89,8 @@ check_captured(const struct work *work)
     return any_captured_failed() ? raise_captured_failure(work) : 0;
 }
 
-/* Called at the end of the program: reports the exceptions of captured
- * callables that no wait has raised. */
+/* Called at the end of the program.  Reports captured callables' exceptions
+ * that no wait has raised. */
 void report_captured_failures(void);
 
 #endif

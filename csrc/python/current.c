@@ -30,7 +30,7 @@
 /* The current streams of a thread or of a context. */
 struct choice {
     struct ps_currents *currents;
-    /* The number of the thread for which they were set. */
+    /* The number of the thread for which the streams were set. */
     uint64_t thread;
     /* The thread's home context, or NULL until that is known.  Always NULL in
      * the choice of a context. */
@@ -287,10 +287,10 @@ is_threads_own(PyObject *context)
     return own;
 }
 
-/* Find out whether the running context is the thread's home context.  If it
- * is, stores it in thread->home and returns 1.  If the program has entered the
- * context, it is not the home context, and the function returns 0.  On
- * failure, returns -1 with an exception. */
+/* Determine whether the running context is the thread's home context.  If so,
+ * stores it in thread->home and returns 1.  If not, which means that the
+ * program has entered the context, returns 0.  On failure, returns -1 with an
+ * exception. */
 static int
 find_home(struct choice *thread)
 {
@@ -409,9 +409,9 @@ Stream_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self);
 }
 
-/* As choice_to_change, for the end of `with stream:`, which must not fail.
- * Returns NULL without an exception if neither this thread nor its context has
- * entered a stream. */
+/* Like choice_to_change, but for the end of `with stream:`, which must not
+ * fail.  Returns NULL without an exception if neither this thread nor its
+ * context has entered a stream. */
 static struct choice *
 choice_to_leave(void)
 {
@@ -423,7 +423,7 @@ choice_to_leave(void)
     if (choice == NULL) {
         /* The context's streams could not be copied, usually because memory is
          * short.  So change them in place, although contexts that were copied
-         * from this one will see the change, too. */
+         * from this one will see the change as well. */
         PyErr_Clear();
         choice = context_choice(thread);
     }
@@ -441,8 +441,8 @@ leave_current_streams(struct ps_runtime *runtime)
     }
 }
 
-/* Returns whether this is a forked child, and a parent process created the
- * Stream.  Returns false if the Stream is closed. */
+/* Returns whether this is a forked child process and a parent process created
+ * the Stream.  Returns false if the Stream is closed. */
 static bool
 is_forked(PyObject *stream)
 {

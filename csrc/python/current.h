@@ -1,5 +1,5 @@
-/* The current streams of the calling thread, or of the asyncio task that it
- * runs.  All functions are called with the GIL held. */
+/* The current streams of the calling thread, or of the asyncio task that it is
+ * running.  All functions are called with the GIL held. */
 #ifndef PYSTREAMS_PYTHON_CURRENT_H
 #define PYSTREAMS_PYTHON_CURRENT_H
 
@@ -8,7 +8,7 @@
 #include "module.h"
 
 /* Returns the current streams of the calling thread or its task.  Returns NULL
- * if no stream was ever set, so that each device's current stream is its
+ * if no stream was ever set; each device's current stream is then its
  * first_current (see core/current.h).  The result is borrowed, and valid until
  * a stream is set. */
 struct ps_currents *currents_in_use(void);

@@ -1,6 +1,6 @@
 /* The type `device`.  Its objects hold a device type and an index, and cannot
- * be changed.  Also the names of device types, and how arguments name devices.
- */
+ * be changed.  Also has the names of device types, and the rules by which
+ * arguments name devices. */
 #include "device.h"
 
 #include <limits.h>
@@ -165,7 +165,8 @@ refuse_attribute(const char *function, const char *parameter,
 }
 
 /* Get the type and index of an object such as torch.device.  Returns 1 on
- * success, 0 if the object lacks one of the two, -1 with an exception. */
+ * success; 0 if the object lacks the type or the index; -1 with an
+ * exception. */
 static int
 typed_object(const char *function, const char *parameter, PyObject *object,
              struct device_name *name)

@@ -23,11 +23,11 @@ const char *device_type_name(int type);
 struct ps_device *
 device_argument(const char *function, int type, PyObject *argument);
 
-/* Find out which device an argument means, by the rules of device_argument.
- * `parameter` is the name of the parameter, for error messages.  The device
- * need not exist, and is not initialized.  Sets name->type and name->index.
- * The index becomes -1 if the argument means the current device.  On failure,
- * returns -1 with an exception. */
+/* Determine which device an argument means, by the same rules as
+ * device_argument.  `parameter` is the name of the parameter, for error
+ * messages.  The device need not exist, and is not initialized.  Sets
+ * name->type and name->index.  The index becomes -1 if the argument means the
+ * current device.  On failure, returns -1 with an exception. */
 int device_name_argument(const char *function, const char *parameter, int type,
                          PyObject *argument, struct device_name *name);
 
@@ -44,7 +44,7 @@ int index_argument(const char *function, const char *name, PyObject *argument,
 /* Parse the arguments (type, device=None) of a function.  `format` is a format
  * of PyArg_ParseTuple that ends with the name of the function, for error
  * messages.  If the format has a third item, the third argument is the
- * function name that error messages use instead.  Returns the device; NULL
+ * function name to use in error messages instead.  Returns the device; NULL
  * with an exception. */
 struct ps_device *parse_device(PyObject *args, const char *format);
 

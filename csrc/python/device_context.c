@@ -1,8 +1,8 @@
 /* The types `DeviceContext` and `cuda.device`: context managers that make a
  * device current.
  *
- * Each object stores for each thread which device to restore.  So an object
- * can be entered again while it is entered, and by several threads at once.
+ * Each object stores, for each thread, which device to restore.  So an object
+ * can be entered again before it is left, and by several threads at once.
  * Methods access the fields only in critical sections. */
 #include "module.h"
 
@@ -13,7 +13,7 @@
 #include "device.h"
 #include "errors.h"
 
-/* A call of __enter__ that __exit__ has not undone yet. */
+/* A call to __enter__ that __exit__ has not undone yet. */
 struct entry {
     struct entry *earlier;
     unsigned long thread;
@@ -72,7 +72,7 @@ restore(struct device_name name)
     return none_or_raise(device->runtime, "restoring the device", status);
 }
 
-/* Set the fields from the arguments.  Takes over the reference to idx, also on
+/* Set the fields from the arguments.  Takes over the reference to idx, even on
  * failure. */
 static int
 fill(PyObject *op, int type, PyObject *idx)

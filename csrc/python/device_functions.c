@@ -1,6 +1,6 @@
 /* The module's functions for backends and devices.  The package builds `cuda`
  * and `accelerator` on them.  The first argument of most of them is a device
- * type, as the number that torch gives to it. */
+ * type, given as torch's number for it. */
 #include "module.h"
 
 #include <string.h>

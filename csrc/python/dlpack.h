@@ -64,11 +64,11 @@ struct dlpack_versioned {
 struct dlpack_exchange {
     uint32_t major;
     uint32_t minor;
-    /* The table of an older version, or NULL.  If the reader does not know the
-     * major version, it may read only the fields up to this one. */
+    /* The table of an older version, or NULL.  A reader that does not know
+     * this table's major version may read only the fields up to this one. */
     const struct dlpack_exchange *older;
-    /* May be called without the GIL.  So it reports an error by set_error, not
-     * by an exception. */
+    /* May be called without the GIL, so it reports errors through set_error,
+     * not by exceptions. */
     int (*allocate)(struct dlpack_tensor *prototype,
                     struct dlpack_versioned **tensor, void *context,
                     void (*set_error)(void *context, const char *kind,
@@ -76,8 +76,8 @@ struct dlpack_exchange {
     int (*managed_from_object)(void *object, struct dlpack_versioned **tensor);
     /* Make an object for the tensor.  The object takes over the tensor. */
     int (*managed_to_object)(struct dlpack_versioned *tensor, void **object);
-    /* Get a tensor that is valid as long as the caller keeps the object.  This
-     * field may be NULL. */
+    /* Get a tensor that is valid while the caller keeps the object alive.
+     * This field may be NULL. */
     int (*tensor_from_object)(void *object, struct dlpack_tensor *tensor);
     int (*current_work_stream)(int device_type, int32_t device_id,
                                void **stream);
@@ -95,7 +95,7 @@ int has_attribute(PyObject *object, PyObject *name);
 
 /* Make a span of a tensor's memory.  The object must be a capsule with a
  * tensor, or a producer.  A producer has __dlpack__ and __dlpack_device__, or
- * its type has an exchange table.  Device memory of a producer is made ready
+ * its type has an exchange table.  A producer's device memory is made ready
  * for the stream that handshake_stream returns for `stream`.  Returns 1 on
  * success; 0 if the object is neither a capsule nor a producer; -1 with an
  * exception.  host_device: as in claim_hold.  If it is NULL, this function
@@ -104,9 +104,9 @@ int dlpack_hold(PyObject *object, struct ps_device *host_device,
                 struct ps_stream *stream, struct span *span);
 
 /* Get the address range of a tensor, including gaps between its items.  Uses
- * the exchange table of the tensor's type.  Neither waits for work nor takes a
- * reference.  Returns 1 on success; 0 if the type has no exchange table; -1
- * with an exception. */
+ * the exchange table of the tensor's type.  It neither waits for work nor
+ * takes a reference.  Returns 1 on success; 0 if the type has no exchange
+ * table; -1 with an exception. */
 int dlpack_extent(PyObject *object, const char **begin, Py_ssize_t *nbytes);
 
 /* Get the device for a DLPack device type and id; *device becomes NULL for
@@ -140,7 +140,7 @@ int dlpack_settle_host(struct span *span);
 int dlpack_use(struct span *span, struct ps_stream *stream);
 
 /* Returns a new tensor for the span, with the device, item type and shape of
- * `form`; NULL with an exception.  Takes over the span, also on failure. */
+ * `form`; NULL with an exception.  Takes over the span, even on failure. */
 struct dlpack_versioned *
 dlpack_export(struct span *span, const struct dlpack_tensor *form);
 

@@ -1,7 +1,7 @@
 /* `Buffer.__dlpack_c_exchange_api__`: DLPack's exchange table.  Other
  * libraries call the functions of this table to exchange tensors without
- * running Python code.  The functions make no stream wait for another one, so
- * the consumer must use the memory on the current stream. */
+ * running Python code.  The functions do not make any stream wait for another,
+ * so the consumer must use the memory on the current stream. */
 #include "dlpack.h"
 
 #include "args.h"
@@ -109,7 +109,7 @@ managed_to_object(struct dlpack_versioned *tensor, void **object)
     struct span span;
     /* The tensor must still belong to the caller after a failure.  So allocate
      * the Buffer first.  After that, only dlpack_versioned_hold can fail, and
-     * if it fails, it does not take over the tensor. */
+     * on failure it does not take over the tensor. */
     PyObject *buffer = buffer_new();
     if (buffer == NULL) {
         return -1;

@@ -30,7 +30,7 @@ struct export
     int64_t extents[];
 };
 
-/* Called on any thread of the consumer, with or without the GIL. */
+/* The consumer calls this on any thread, with or without the GIL. */
 static void
 delete_export(struct export *export)
 {
@@ -109,7 +109,7 @@ struct request {
     bool to_host;
 };
 
-/* Make an export of the span.  Takes over the span, also on failure.  On
+/* Make an export of the span.  Takes over the span, even on failure.  On
  * failure, returns NULL with an exception. */
 static struct export *
 export_create(struct span *span, const struct dlpack_tensor *form,
@@ -156,7 +156,7 @@ dlpack_export(struct span *span, const struct dlpack_tensor *form)
     return export != NULL ? &export->versioned : NULL;
 }
 
-/* Make a capsule for the span.  Takes over the span, also on failure. */
+/* Make a capsule for the span.  Takes over the span, even on failure. */
 static PyObject *
 export_span(struct span *span, const struct request *request)
 {
@@ -206,7 +206,7 @@ dlpack_use(struct span *span, struct ps_stream *stream)
 }
 
 /* Make the memory ready for the consumer's stream, which has this number.  The
- * number -1 means that the consumer wants no wait. */
+ * number -1 means that the consumer does not want a wait. */
 static int
 make_ready(struct span *span, PyObject *number)
 {

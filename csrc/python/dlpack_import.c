@@ -1,4 +1,4 @@
-/* DLPack tensors of other libraries, as sources and destinations of copies,
+/* DLPack tensors from other libraries, as sources and destinations of copies,
  * and as Buffers.  A capsule must be consumed only once.  So it is renamed in
  * the same critical section in which it is read.  If the tensor is then
  * refused, the capsule gets its old name back, so that its destructor still
@@ -6,7 +6,7 @@
  *
  * An object is borrowed through the exchange table of its type only if the
  * object lacks __dlpack__ or __dlpack_device__.  The reason is that __dlpack__
- * refuses tensors that should not be shared, while the functions of a table
+ * refuses tensors that should not be shared, while the functions in a table
  * may export them.  For example, torch's table exports tensors that need
  * gradients, and exports a conjugated tensor without its conjugation. */
 #include "dlpack.h"
@@ -205,7 +205,7 @@ check_promise(const struct dlpack_tensor *dl, const struct place *promise)
     return 0;
 }
 
-/* Make a claim of the tensor's memory.  On failure, returns -1 with
+/* Make a claim for the tensor's memory.  On failure, returns -1 with
  * ValueError. */
 static int
 make_claim(const struct dlpack_tensor *dl, uint64_t flags, struct claim *claim)
@@ -379,8 +379,8 @@ producer_hold(PyObject *object, struct ps_device *host_device,
     return result;
 }
 
-/* Find the type's exchange table.  *table becomes NULL if the type has none,
- * or none of a supported version.  On failure, returns -1 with an
+/* Find the type's exchange table.  *table becomes NULL if the type has no
+ * table with a supported version.  On failure, returns -1 with an
  * exception. */
 static int
 find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
@@ -402,7 +402,7 @@ find_exchange(PyTypeObject *type, const struct dlpack_exchange **table)
     return 0;
 }
 
-/* Called when a function of the exchange table has failed.  Raises an
+/* Called when a function in the exchange table has failed.  Raises an
  * exception if the function has not set one.  Always returns -1. */
 static int
 exchange_failed(PyObject *object, const char *function)
@@ -416,7 +416,8 @@ exchange_failed(PyObject *object, const char *function)
 }
 
 /* Make the stream that will use the memory wait for the producer's current
- * stream, because the functions of the exchange table make no stream wait. */
+ * stream, because the functions in the exchange table do not make any stream
+ * wait. */
 static int
 follow_producer(const struct dlpack_exchange *table, PyObject *object,
                 const struct dlpack_tensor *tensor, struct ps_device *device,

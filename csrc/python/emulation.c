@@ -12,7 +12,7 @@
 #include "errors.h"
 #include "schedules.h"
 
-/* The emulations that are entered, in the order in which they were entered.
+/* The emulations that have been entered and not left, in the order of entry.
  * The end of an emulation restores two things: it unhides `previous`, the
  * runtime that the emulation hides, and it makes `type` the default device
  * type again. */
@@ -26,9 +26,9 @@ static int entry_count;
 static struct ps_runtime *
 make_emulation(uint64_t memory)
 {
-    /* An engine that an earlier call has created, but could not use, because
-     * memory for the runtime ran out.  Engines are never freed, so a later
-     * call uses this one. */
+    /* An engine that an earlier call created but could not use, because there
+     * was no memory for the runtime.  Engines are never freed, so a later call
+     * uses this one. */
     static const struct ps_backend *_Atomic spare;
     struct ps_runtime *runtime;
     const struct ps_backend *backend = atomic_exchange(&spare, NULL);
@@ -47,8 +47,8 @@ make_emulation(uint64_t memory)
 }
 
 /* Returns an emulation with `memory` bytes on each device.  Reuses an
- * emulation that was left, or creates a new one.  Returns NULL on failure.
- * Called with the GIL released. */
+ * emulation that has been left, or creates a new one.  Returns NULL on
+ * failure.  Called with the GIL released. */
 static struct ps_runtime *
 find_emulation(uint64_t memory)
 {
@@ -68,7 +68,7 @@ find_emulation(uint64_t memory)
                                                 : NULL;
 }
 
-/* Make "cuda" mean the emulation, and hide the runtime that "cuda" has meant
+/* Make "cuda" mean the emulation, and hide the runtime that "cuda" meant
  * before. */
 static void
 enter(struct ps_runtime *runtime, int devices)
@@ -84,10 +84,10 @@ enter(struct ps_runtime *runtime, int devices)
 }
 
 /* End the emulation with this index, and return its runtime.  If it is the
- * latest, "cuda" means again what it meant before.  Otherwise the emulation
- * that was entered next will restore that meaning when it ends.  *latest
- * becomes whether the emulation was the latest.  Returns NULL if no emulation
- * with this index is entered. */
+ * latest, "cuda" again means what it meant before the emulation.  Otherwise,
+ * the emulation that was entered next will restore that meaning when it ends.
+ * *latest tells whether the emulation was the latest.  Returns NULL if no
+ * emulation with this index is entered. */
 static struct ps_runtime *
 leave(int index, bool *latest)
 {
@@ -200,7 +200,7 @@ PyMethodDef emulation_functions[] = {
              "with so many bytes.\n\n"
              "Return the argument of emulation_leave."),
     /* This is METH_O, so that a call allocates no tuple for the argument.  If
-     * the tuple could not be allocated, the emulation would not be ended. */
+     * such an allocation failed, the emulation would not be ended. */
     FUNCTION("emulation_leave", emulation_leave, METH_O, "emulation, /",
              "Put back what emulation_enter replaced.\n\n"
              "Then raise RuntimeError if a later emulation is still entered."),

@@ -162,7 +162,7 @@ raise_device_error(PyObject *type, struct ps_runtime *runtime,
     Py_DECREF(exception);
 }
 
-/* The stream that a failed wait was for. */
+/* The stream for which a failed wait should have waited. */
 struct awaited {
     struct ps_device *device; /* NULL if the stream is not known */
     ps_handle source;
@@ -170,11 +170,11 @@ struct awaited {
 
 /* Returns whether a call that failed with this status during a capture must be
  * passed to pystreams.cuda._captures.  This is necessary if the call may have
- * invalidated a capture, or if the call failed because a capture is invalid.
- * It is also necessary for every wait that failed.  The wait may have been
- * needed to join a stream to a capture, and without this join the end of the
- * capture may fail.  stream: the stream of the call, or NULL.  awaited: NULL
- * unless the call is a wait. */
+ * invalidated a capture, or failed because a capture is invalid.  It is also
+ * necessary for every wait that failed: the wait may have been needed to join
+ * a stream to a capture, and without this join, ending the capture may fail.
+ * stream: the stream of the call, or NULL.  awaited: NULL unless the call is a
+ * wait. */
 static bool
 concerns_captures(ps_status status, struct ps_stream *stream,
                   const struct awaited *awaited)
@@ -221,8 +221,9 @@ captured_stream(struct ps_device *device, ps_handle identity)
                          stream_name_at(device, identity));
 }
 
-/* Append to the pending exception's message why a device has refused a call
- * during a capture.  stream, awaited: as in concerns_captures. */
+/* Append to the pending exception's message an explanation why a device
+ * refused a call during a capture.  stream, awaited: as in
+ * concerns_captures. */
 static void
 explain_refusal(struct ps_runtime *runtime, struct ps_stream *stream,
                 const struct awaited *awaited, const char *operation,

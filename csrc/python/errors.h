@@ -7,7 +7,7 @@
 
 #include "module.h"
 
-/* The advice that ends an error's text if there is no GPU. */
+/* The advice at the end of an error message if there is no GPU. */
 #define EMULATE_CUDA "; set PYSTREAMS_EMULATE_CUDA=1 to emulate one"
 
 /* A status in addition to those of core.  It means that a Python exception is
@@ -35,22 +35,22 @@ const char *
 operation_on_stream(struct ps_stream *stream, const char *operation,
                     struct named_operation *named);
 
-/* As raise_status, for an operation on a stream.  The message includes the
- * stream's name. */
+/* Like raise_status, but for an operation on a stream.  The message includes
+ * the stream's name. */
 PyObject *raise_on_stream(struct ps_stream *stream, const char *operation,
                           ps_status status);
 
-/* As raise_on_stream, for a failed call that should have made the stream wait
- * for another stream.  `device` and `source` are that other stream's device
- * and ps_stream.identity.  `device` is NULL if that stream is not known.  If a
- * capture may be the reason for the failure, the message explains it, and may
- * name both streams.  Always returns -1. */
+/* Like raise_on_stream, but for a failed call that should have made the stream
+ * wait for another stream.  `device` and `source` are the other stream's
+ * device and ps_stream.identity.  If the other stream is not known, `device`
+ * is NULL.  If a capture may be the reason for the failure, the message
+ * explains it, and may name both streams.  Always returns -1. */
 int raise_wait(struct ps_stream *stream, const char *operation,
                struct ps_device *device, ps_handle source, ps_status status);
 
 /* Returns True for PS_SUCCESS, False for PS_ERROR_NOT_READY, else NULL with an
  * exception.  Before it returns False, it lets other threads take the GIL,
- * because a caller that polls in a loop may be waiting for what these threads
+ * because the caller may be polling for something that these threads must
  * do. */
 PyObject *bool_or_raise(struct ps_runtime *runtime, const char *operation,
                         ps_status status);
@@ -138,9 +138,9 @@ void report_ignored(const char *doing);
  * interpreter next checks for signals. */
 void report_unless_interrupt(PyObject *function);
 
-/* An exception that was pending.  exception_save takes the pending exception
- * away, so that other code can run without it.  exception_restore makes it
- * pending again.  If no exception was pending, the fields are NULL. */
+/* A saved exception.  exception_save removes the pending exception, so that
+ * other code can run without it.  exception_restore makes it pending again.
+ * If no exception was pending, the fields are NULL. */
 struct saved_exception {
     PyObject *type;
     PyObject *value;
@@ -174,15 +174,15 @@ PyObject *captured_stream(struct ps_device *device, ps_handle identity);
 /* Call a function of pystreams.cuda._captures, and append the text that it
  * returns to the message of the pending exception.  If the function fails,
  * appends nothing.  `format` and the arguments are as in import_call.  If the
- * function is interrupted (see clear_unless_interrupt), the interrupt becomes
- * the pending exception. */
+ * function is interrupted (see clear_unless_interrupt), the exception that
+ * interrupted it becomes the pending one. */
 void explain_capture(const char *function, const char *format, ...);
 
 /* Call this after code that notes or explains captures.  If the code has
- * raised an Exception, clears it, and returns 0.  If the exception does not
- * mean that memory has run out, first passes it to sys.unraisablehook.  If the
- * code was interrupted by KeyboardInterrupt or another exception that is not
- * an Exception, leaves this exception pending, and returns -1. */
+ * raised an Exception, passes it to sys.unraisablehook (unless it means that
+ * memory has run out), clears it, and returns 0.  If the code was interrupted
+ * by KeyboardInterrupt or another exception that is not an Exception, leaves
+ * this exception pending, and returns -1. */
 int clear_unless_interrupt(void);
 
 #endif

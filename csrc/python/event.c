@@ -52,7 +52,7 @@ release(struct ps_event *event)
 }
 
 /* Returns an object of this type for the event.  Takes over the reference to
- * the event, also on failure. */
+ * the event, even on failure. */
 static PyObject *
 event_wrap(PyTypeObject *type, struct ps_event *event)
 {
@@ -93,7 +93,7 @@ event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags)
     return event_wrap(type, event);
 }
 
-/* Convert a constructor's four switches to flags of core.  A switch that was
+/* Convert a constructor's four switches to core's flags.  A switch that was
  * not given is NULL, and counts as False.  On failure, returns -1 with
  * TypeError. */
 static int
@@ -201,7 +201,7 @@ Event_repr(PyObject *self)
 }
 
 /* Raise torch's error for an event and a stream of different device types.  If
- * the device types are the same, at least one of the two belongs to an
+ * the device types are the same, the event or the stream belongs to an
  * emulation, and the error says this instead. */
 __attribute__((cold)) static int
 raise_types(const char *operation, struct ps_event *event,
@@ -376,7 +376,7 @@ Event_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return waited(&work, timeout, timeout_ns);
 }
 
-/* Make all checks of elapsed_time except one: whether the two events have
+/* Make all of elapsed_time's checks, except whether the two events have
  * completed. */
 static int
 check_timed(PyObject *self, PyObject *other)

@@ -14,7 +14,7 @@ typedef struct {
     PyObject *weakrefs;
 } EventObject;
 
-/* Returns a new Event of this type, not recorded yet, for the runtime; NULL
+/* Returns a new Event of this type for the runtime, not recorded yet; NULL
  * with an exception. */
 PyObject *
 event_new(PyTypeObject *type, struct ps_runtime *runtime, unsigned flags);

@@ -1,8 +1,8 @@
 /* Collects what threads, streams and callables wait for; pystreams/_explain.py
- * turns this into words.  The functions that collect this neither block, queue
- * work nor change a state, so explain() can be called while anything else
- * waits.  The lists of waits and of callables are copied without releasing the
- * GIL, so that each copy is consistent. */
+ * turns this into words.  The functions that collect this do not block, queue
+ * work or change any state, so explain() can be called no matter what else is
+ * waiting.  The lists of waits and of callables are copied without releasing
+ * the GIL, so that each copy is consistent. */
 #include "explain.h"
 
 #include <errno.h>
@@ -103,9 +103,9 @@ blocked_end(struct blocked *blocked)
 /* ---- Words for streams and events ---- */
 
 /* Returns the key of a stream: the tuple (backend, runtime, device_index,
- * handle).  `backend` is the name of the device type, for people.  Several
- * emulations have the same name, so the key also has `runtime`, the index of
- * the runtime. */
+ * handle).  `backend` is the name of the device type, for people to read.
+ * Several emulations have the same name, so the key also has `runtime`, the
+ * index of the runtime. */
 static PyObject *
 key_of(const struct ps_device *device, ps_handle handle)
 {
@@ -132,8 +132,9 @@ is_done(struct ps_event *event)
                PS_ERROR_NOT_READY;
 }
 
-/* Returns (done, key).  `done` is whether the event is done.  `key` is the key
- * of the stream of its latest record, or None if that stream is not known. */
+/* Returns (done, key).  `done` tells whether the event is done.  `key` is the
+ * key of the stream of its latest record, or None if that stream is not
+ * known. */
 static PyObject *
 state_of_event(struct ps_event *event)
 {
@@ -146,8 +147,8 @@ state_of_event(struct ps_event *event)
     return Py_BuildValue("(ON)", done ? Py_True : Py_False, key);
 }
 
-/* Returns what a wait is for: ("stream", key), ("event", (done, key or None)),
- * ("device", backend, runtime, index), or ("object", object). */
+/* Returns what a wait is waiting for: ("stream", key), ("event", (done, key or
+ * None)), ("device", backend, runtime, index), or ("object", object). */
 static PyObject *
 target_of(const struct work *work, PyObject *object)
 {
@@ -306,9 +307,9 @@ seconds_since(int64_t since_ns)
 /* Returns a new reference to the innermost frame of a thread.  `state` must be
  * NULL or the state of a thread that has not ended.  Returns None if `state`
  * is NULL or the thread has no frame.  Always returns None on a free-threaded
- * interpreter, because the thread may be running there.  Also returns None at
- * the end of the interpreter, because Python then frees the states of threads
- * that go on waiting. */
+ * interpreter, because the thread may be running there.  Also returns None
+ * while the interpreter is finalizing, because Python then frees the states of
+ * threads that are still waiting. */
 static PyObject *
 frame_of(PyThreadState *state)
 {
@@ -392,16 +393,16 @@ explain_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 /* ---- A signal that prints explain() ----
  *
- * The signal handler posts a semaphore.  A thread of the package waits for it
- * with the GIL released, and then calls explain().  This does not need the
- * main thread, which may be blocked in any call. */
+ * The signal handler posts a semaphore.  One of the package's threads waits
+ * for the semaphore with the GIL released, and then calls explain().  This
+ * does not need the main thread, which may be blocked in any call. */
 
 static sem_t asked;
 
 /* The handlers that count_signal has replaced, indexed by the signal.  Once
  * set, an entry is never changed.  Otherwise, if another library replaced
  * count_signal with a handler that calls it, and count_signal were installed
- * again, the two handlers would call each other for ever. */
+ * again, the two handlers would call each other forever. */
 static struct {
     bool known;
     struct sigaction action;
@@ -454,8 +455,8 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
     if (number == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    /* Check that the signal can be caught.  If it cannot, sigaction refuses to
-     * set even the present handler again. */
+    /* Check that the signal can be caught.  If it cannot, sigaction even
+     * refuses to set the present handler again. */
     if (number < 1 || number >= NSIG ||
         sigaction((int)number, NULL, &before) != 0 ||
         sigaction((int)number, &before, NULL) != 0) {

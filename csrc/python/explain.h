@@ -25,9 +25,9 @@ void blocked_begin(struct blocked *blocked, const char *operation,
 void blocked_end(struct blocked *blocked);
 
 /* Returns a new str that says what the work, or the object, waits for.  The
- * text is appended to the message of a TimeoutError.  If an exception that is
- * not an Exception is raised meanwhile, such as KeyboardInterrupt, returns
- * NULL with that exception. */
+ * text is appended to the message of a TimeoutError.  If meanwhile an
+ * exception that is not an Exception is raised, such as KeyboardInterrupt,
+ * returns NULL with that exception. */
 PyObject *explanation_of(const struct work *work, PyObject *object);
 
 #endif

@@ -24,7 +24,7 @@ release_owner(void *owner)
 }
 
 /* Returns whether the handle means the default stream.  The handle 0 does, and
- * on CUDA also the handle 1 (cudaStreamLegacy). */
+ * on CUDA, the handle 1 (cudaStreamLegacy) does, too. */
 static bool
 is_default(struct ps_device *device, ps_handle handle)
 {
@@ -33,8 +33,8 @@ is_default(struct ps_device *device, ps_handle handle)
            (backend->device_type == PS_DEVICE_CUDA && handle == 1);
 }
 
-/* Replace *device with the device of the handle, if the backend can tell
- * it. */
+/* Replace *device with the handle's device, if the backend can tell which one
+ * that is. */
 static ps_status
 find_device(struct ps_device **device, ps_handle handle)
 {
@@ -108,7 +108,7 @@ stream_from_handle(const char *function, struct ps_device *device, bool strict,
         device->runtime->backend->thread_stream != NULL) {
         return thread_stream(device);
     }
-    /* For a stream that this library has created, no call of the backend is
+    /* For a stream that this library has created, no call to the backend is
      * needed. */
     stream = owner == NULL ? ps_stream_find(device, handle) : NULL;
     if (stream != NULL) {
@@ -138,8 +138,8 @@ stream_from_handle(const char *function, struct ps_device *device, bool strict,
     return stream;
 }
 
-/* Get the handle from `result`, the tuple (version, handle) that the object's
- * __cuda_stream__ has given.  On failure, returns -1 with an exception. */
+/* Get the handle from `result`, the tuple (version, handle) from the object's
+ * __cuda_stream__.  On failure, returns -1 with an exception. */
 static int
 parse_protocol(const char *function, PyObject *object, PyObject *result,
                ps_handle *handle)
@@ -180,8 +180,8 @@ cuda_stream_protocol(const char *function, PyObject *object, ps_handle *handle)
     if (found != 1) {
         return found;
     }
-    /* In the protocol's first version, __cuda_stream__ was an attribute with
-     * the tuple, not a method. */
+    /* In the protocol's first version, __cuda_stream__ was not a method, but
+     * an attribute whose value was the tuple. */
     if (PyCallable_Check(result)) {
         Py_SETREF(result, PyObject_CallNoArgs(result));
         if (result == NULL) {
@@ -211,7 +211,7 @@ foreign_stream(const char *function, PyObject *object)
 
 /* Returns a new reference to the stream of `source`, one of this package's
  * Stream objects.  Returns NULL with an exception on failure, for example if
- * the argument names another device than the stream's. */
+ * the argument names a device other than the stream's. */
 static struct ps_stream *
 share(const char *function, PyObject *source, PyObject *argument)
 {
@@ -330,13 +330,13 @@ PyMethodDef get_stream_from_external_function = FUNCTION(
     "the process when\nit is used.");
 
 /* Returns the stream's owner if only this object keeps the owner alive, else
- * NULL.  The object alone keeps it alive if the object has the only reference
- * to the stream, and no call is using the stream.  A call that is using the
- * stream could add a reference while the GIL is released.  During a
- * collection, neither references nor uses are added, so if this function
- * returns the owner, that stays right until the collection ends.  If
- * references or uses end during a collection, it is enough that the next
- * collection finds the owner. */
+ * NULL.  The object alone keeps the owner alive if the object has the only
+ * reference to the stream, and no call is using the stream.  A call that is
+ * using the stream could add a reference while the GIL is released.  During a
+ * garbage collection, neither references nor uses are added, so if this
+ * function returns the owner, the result stays correct until the collection
+ * ends.  If references or uses end during a collection, it is enough that the
+ * next collection finds the owner. */
 static PyObject *
 sole_owner(PyObject *op)
 {

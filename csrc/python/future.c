@@ -4,8 +4,9 @@
  * concurrent.futures.Future.  FutureLock is the type of a Future's _condition.
  *
  * The state of a Future is an atomic word.  No method takes a lock, because an
- * exception such as KeyboardInterrupt could leave the lock held for ever.
- * Starting and settling allocate no memory, so that they cannot fail. */
+ * exception such as KeyboardInterrupt could leave the lock held forever.
+ * Starting and settling a Future allocate no memory, so that they cannot
+ * fail. */
 #include "future.h"
 
 #include <errno.h>
@@ -65,8 +66,8 @@ typedef struct {
     /* The value for ps_slice.source in the slices of waits for this Future;
      * see future_set_source. */
     uint64_t source;
-    /* The code object that called submit, and the instruction in it; NULL if
-     * no Python code did. */
+    /* The code object that called submit, and the calling instruction in it;
+     * NULL if no Python code called submit. */
     PyCodeObject *code;
     int instruction;
     /* Lists of callbacks, and of waiters of concurrent.futures; NULL until
@@ -207,8 +208,8 @@ list_get(FutureObject *self, PyObject *_Atomic *field)
     return list;
 }
 
-/* As list_get, but create the list if there is none.  On failure, returns NULL
- * with an exception. */
+/* Like list_get, but creates the list if there is none.  On failure, returns
+ * NULL with an exception. */
 static PyObject *
 list_ask(FutureObject *self, PyObject *_Atomic *field)
 {
@@ -295,7 +296,7 @@ Future_dealloc(PyObject *op)
  *
  * These functions assume that a Future does not become done while they hold
  * its _condition.  The _condition here is not a lock, because Ctrl-C could
- * leave a lock held for ever.  Instead, when a Future becomes done, its
+ * leave a lock held forever.  Instead, when a Future becomes done, its
  * attribute _state shows this only once no thread holds the _condition.  After
  * a second, the holders are assumed to be dead, and _state changes anyway. */
 
@@ -412,8 +413,8 @@ note_reached(FutureObject *self)
     }
 }
 
-/* Call a method of a waiter with the Future.  After a MemoryError, the call is
- * repeated if the waiter does not have the Future yet.  If the waiter has the
+/* Call a waiter's method with the Future.  After a MemoryError, repeats the
+ * call if the waiter does not have the Future yet.  If the waiter has the
  * Future, the call must not be repeated, because the waiter's locks may still
  * be held. */
 static void
@@ -632,9 +633,9 @@ take_exception(void)
     return value;
 }
 
-/* Call a callback.  If the callback raises an Exception, that is logged, as in
- * concurrent.futures.  If it raises any other exception, returns -1 with this
- * exception. */
+/* Call a callback.  If the callback raises an Exception, logs it, as
+ * concurrent.futures does.  If it raises any other exception, returns -1 with
+ * this exception. */
 static int
 call_callback(PyObject *callback, PyObject *future)
 {
@@ -792,7 +793,7 @@ future_mark_settled(void)
 
 /* ---- Waiting ---- */
 
-/* Raise an exception of concurrent.futures.  Returns -1. */
+/* Raise one of concurrent.futures' exceptions.  Returns -1. */
 static int
 raise(const char *name)
 {
@@ -840,7 +841,7 @@ moment_after(int64_t now, int64_t ns, int64_t end)
     return ns < end - now ? now + ns : end;
 }
 
-/* Sleep until the Future is done, or until `end`, or until a signal comes. */
+/* Sleep until the Future is done, until `end`, or until a signal arrives. */
 static void
 sleep_until_done(FutureObject *self, int64_t end)
 {
@@ -890,7 +891,7 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
     return 0;
 }
 
-/* As sleep_until_done, but also report the sleep to the schedule that is
+/* Like sleep_until_done, but also reports the sleep to the schedule that is
  * explored. */
 static void
 sleep_in_schedule(FutureObject *self, unsigned seen, int64_t end,
@@ -940,7 +941,7 @@ wait_in_schedule(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 
 /* Wait until the Future is done.  explain() and the timeline do not show this
  * wait.  On failure, returns -1 with an exception, which may be TimeoutError
- * or that of a signal handler. */
+ * or one that a signal handler raised. */
 static int
 wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {
@@ -969,7 +970,7 @@ wait_unseen(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
     return result;
 }
 
-/* As wait_unseen, but explain() and the timeline show the wait. */
+/* Like wait_unseen, but explain() and the timeline show the wait. */
 static int
 wait_until_done(FutureObject *self, PyObject *timeout, int64_t timeout_ns)
 {

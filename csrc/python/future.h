@@ -8,8 +8,8 @@
 
 PyObject *future_new(void);
 
-/* Mark the Future as running.  Returns false if the Future was cancelled, so
- * that its callable must not be called. */
+/* Mark the Future as running.  Returns false if the Future was cancelled; its
+ * callable must then not be called. */
 bool future_start(PyObject *future);
 
 /* future_set_moment stores the race detector's moment at which the callable
@@ -40,9 +40,10 @@ void future_finish(PyObject *future);
 /* Cancel a Future, unless its callable has started. */
 void future_cancel(PyObject *future);
 
-/* A thread that waits for a Future first spins.  If the Future is settled,
- * this call ends the spinning.  Called when the thread that has settled the
- * Future has released the GIL, or is about to run its next callable. */
+/* A thread that waits for a Future first spins.  Once the Future is settled,
+ * this call ends the spinning.  The thread that has settled the Future makes
+ * this call when it has released the GIL or is about to run its next
+ * callable. */
 void future_mark_settled(void);
 
 /* While a schedule is explored (see schedules.h), a thread may wait for a

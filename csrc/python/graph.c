@@ -65,7 +65,7 @@ run_hooks(PyObject *self, const char *kind)
         import_call("pystreams.cuda._graphs", "_run", "(Os)", self, kind));
 }
 
-/* Run the destroy hooks.  Exceptions of the hooks are logged. */
+/* Run the destroy hooks, and log the exceptions that they raise. */
 static void
 run_destroy_hooks(PyObject *self, uint64_t executable)
 {
@@ -229,7 +229,7 @@ calls_end_of(PyObject *self, uint64_t number)
 }
 
 /* Drop the list of callables if the graph no longer has the capture to which
- * they belong. */
+ * the callables belong. */
 static void
 calls_settle(PyObject *self)
 {
@@ -337,14 +337,15 @@ struct fault {
 };
 
 #define FAULTS(...) ((const struct fault[]){__VA_ARGS__, {0}})
-/* The table of an operation that needs a text of its own only for the case
- * that there is no graph. */
+/* The table for an operation that needs a text of its own only if there is no
+ * graph. */
 #define IF_EMPTY(text) FAULTS({PS_ERROR_GRAPH_EMPTY, false, text})
 
 /* Returns None for PS_SUCCESS, else NULL with an exception.  The exception's
  * text is from `own`, the table of the operation.  If the status is not in
  * that table, the text is from `common`, the table that all operations share.
- * If it is in neither, the exception is that of raise_status. */
+ * If the status is in neither table, raises the exception that raise_status
+ * does. */
 static PyObject *
 finish(PyObject *self, const char *operation, const struct fault *own,
        ps_status status)
@@ -491,7 +492,7 @@ Graph_begin(PyObject *self, PyObject *args)
     uint64_t latest;
     if (!is_capturing(self, &latest) || latest != number) {
         /* Another thread has ended a relaxed capture already, perhaps before
-         * the list and the note were there. */
+         * the list and the note existed. */
         calls_end_of(self, number);
         note_end(runtime_of(self),
                  &(struct ps_graph_end){.capture = true, .number = number},
@@ -647,8 +648,8 @@ launch_hooked(PyObject *self)
     status = launch(self);
     struct saved_exception saved = exception_save();
     if (run_hooks(self, "replay_end") < 0) {
-        /* If the launch has failed, that failure is raised, so the exception
-         * of a hook is only reported. */
+        /* If the launch has failed, that failure is raised, so a hook's
+         * exception is only reported. */
         if (status != PS_SUCCESS) {
             report_ignored("running the replay hooks of a graph");
         }
@@ -900,7 +901,7 @@ Graph_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
     return result;
 }
 
-/* Add to the message of the pending exception which node of the other graph
+/* Add to the message of the pending exception which node in the other graph
  * differs, and how. */
 static void
 explain_difference(struct ps_graph *other,
@@ -929,8 +930,8 @@ explain_difference(struct ps_graph *other,
     free(edges);
 }
 
-/* Check the argument `other`, which must be another graph, of the same
- * runtime.  On failure, returns -1 with an exception. */
+/* Check the argument `other`, which must be another graph in the same runtime.
+ * On failure, returns -1 with an exception. */
 static int
 check_other(PyObject *self, const char *function, const char *name,
             PyObject *other)
@@ -1136,8 +1137,8 @@ Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
     return entered;
 }
 
-/* An exception that the `with` block raised takes precedence over an Exception
- * of capture_end. */
+/* An exception from the `with` block takes precedence over an Exception that
+ * capture_end raises. */
 static PyObject *
 Graph_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {

@@ -4,11 +4,12 @@
 
 #include "module.h"
 
-/* Returns the number of calls of Graph._begin that have succeeded on this
- * thread.  Python code that calls _begin may raise an exception, such as that
- * of Ctrl-C, after the capture has begun.  If so, this number has changed, and
- * the capture must be dropped.  If it has not changed, the call has begun no
- * capture, so any that is in progress is another call's. */
+/* Returns the number of calls to Graph._begin that have succeeded on this
+ * thread.  Python code that calls _begin may raise an exception, such as
+ * KeyboardInterrupt, after the capture has begun.  In that case, this number
+ * has changed, and the capture must be dropped.  If the number has not
+ * changed, the call to _begin has begun no capture, so a capture in progress
+ * was begun by another call. */
 uintptr_t captures_begun(void);
 
 #endif

@@ -19,9 +19,10 @@ struct shared_kind {
 
 /* Parse the arguments (device, handle) of from_ipc_handle().  On success,
  * *handle is a view of the handle, which has kind->bytes bytes, and the caller
- * must release the view.  only: the device type allowed, as `type` in
- * device_argument.  *indexed becomes whether the first argument gives the
- * index of the device.  On failure, returns -1 with an exception. */
+ * must release the view.  only: the allowed device type, like `type` in
+ * device_argument.  *indexed becomes true if the first argument gives the
+ * index of the device, otherwise false.  On failure, returns -1 with an
+ * exception. */
 int ipc_arguments(const struct shared_kind *kind, int only,
                   PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                   struct ps_device **device, bool *indexed, Py_buffer *handle);

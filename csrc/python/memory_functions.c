@@ -1,5 +1,5 @@
-/* The module's functions for the memory of devices and their pools.  The first
- * argument of each is a device type, as the number that torch gives to it. */
+/* The module's functions for device memory and its pools.  The first argument
+ * of each is a device type, given as torch's number for it. */
 #include "module.h"
 
 #include "args.h"

@@ -151,8 +151,8 @@ add_types(PyObject *module)
     return 0;
 }
 
-/* Add an exception of the package to the module.  Creates it if it does not
- * exist yet.  On failure, returns -1 with an exception. */
+/* Add one of the package's exceptions to the module.  Creates it if it does
+ * not exist yet.  On failure, returns -1 with an exception. */
 static int
 add_exception(PyObject *module, const char *name, const char *doc,
               PyObject *bases, PyObject **type)
@@ -231,8 +231,9 @@ make_constants(void)
     return state->future_states != NULL ? 0 : -1;
 }
 
-/* Add a function to the module under this name.  Programs find the function in
- * the package's module `cuda`, so its __module__ is "pystreams.cuda". */
+/* Add a function to the module under this name.  Programs access the function
+ * through the package's module `cuda`, so its __module__ is
+ * "pystreams.cuda". */
 static int
 add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
 {
@@ -245,7 +246,7 @@ add_cuda_function(PyObject *module, PyMethodDef *method, const char *name)
     return result;
 }
 
-/* Refuse all interpreters but the main one, because backends and devices
+/* Refuse all interpreters except the main one, because backends and devices
  * belong to the process, and callables are called in the main interpreter. */
 static int
 check_interpreter(void)

@@ -1,7 +1,7 @@
-/* Declarations for every file of the extension module: the module's state, its
- * types and functions, and the GIL.  Only files of this folder include
+/* Declarations for all files of the extension module: the module's state, its
+ * types and functions, and the GIL.  Only files in this folder include
  * Python.h.  Each file holds one type or one task, and the header of the same
- * name declares what the other files use of it. */
+ * name declares what other files use from it. */
 #ifndef PYSTREAMS_PYTHON_MODULE_H
 #define PYSTREAMS_PYTHON_MODULE_H
 
@@ -16,7 +16,7 @@
 #include "../core/runtime.h"
 
 /* The module's objects.  Like backends, they belong to the process and are
- * never freed.  So a second import of the module finds the same types. */
+ * never freed, so that a second import of the module finds the same types. */
 extern struct module_state {
     PyTypeObject *device_type;
     PyTypeObject *stream_type;
@@ -55,8 +55,8 @@ extern struct module_state {
     PyObject *str_dlpack_exchange;
     PyObject *str_array_interface;
     PyObject *str_host_array_interface;
-    /* The device type to use if the program gives none; below 0 until it is
-     * first needed.  Changed by replace_default_type. */
+    /* The device type to use if the program specifies none; below 0 until it
+     * is first needed.  Changed by replace_default_type. */
     atomic_int default_type;
 } module_state;
 
@@ -130,8 +130,8 @@ reference_set(PyObject *owner, PyObject **field, PyObject *object)
     CALL_WITH(((runtime)->backend->flags & PS_BACKEND_SHARED), statement)
 
 /* A fast PyObject_TypeCheck, for a type whose instances have fields of their
- * own.  Such a type is in the chain of tp_base of every subtype, and this
- * chain is shorter than the method resolution order. */
+ * own.  Such a type is in the tp_base chain of every subtype, and this chain
+ * is shorter than the method resolution order. */
 static inline bool
 is_instance(PyObject *object, PyTypeObject *type)
 {
@@ -181,7 +181,7 @@ Py_ssize_t number_in(PyObject *list, PyObject *numbers, PyObject *object);
 
 /* Append the item to the list, and return the list.  Takes over the references
  * to both.  If either is NULL or memory runs out, drops both and returns NULL
- * with an exception.  Runs no Python code, except when it drops references. */
+ * with an exception.  Runs no Python code, except by dropping references. */
 PyObject *list_with(PyObject *list, PyObject *item);
 
 /* Clear an object's weak references, in tp_dealloc.  If `list` is NULL, there
@@ -257,7 +257,7 @@ extern PyMethodDef cuda_stream_function;
         .slots = (type_slots),                                            \
     }
 
-/* An entry for a type's table of members.  It makes weak references to the
+/* An entry for a type's table of members, which makes weak references to the
  * type's objects possible. */
 #define WEAKREFS(object)                                              \
     {                                                                 \
@@ -265,9 +265,9 @@ extern PyMethodDef cuda_stream_function;
             READONLY, NULL                                            \
     }
 
-/* An entry of a table of functions or methods.  `signature` and `text` are for
- * help().  The signature is the parameters, as in "type, /" for a function and
- * ", /, stream=None" for a method.  The text is the docstring. */
+/* An entry for a table of functions or methods.  `signature` and `text` are
+ * for help().  The signature is the parameters, as in "type, /" for a function
+ * and ", /, stream=None" for a method.  The text is the docstring. */
 #define ENTRY(name, function, flags, signature, text)         \
     {                                                         \
         name, (PyCFunction)(void (*)(void))(function), flags, \

@@ -50,8 +50,9 @@ create(struct ps_device *device, int count, struct ps_partition **partition,
        int *taken)
 {
     /* A block or a stream that was dropped while it was busy keeps its
-     * partition until it is released.  Release those whose work is done, so
-     * that their multiprocessors can be given to the new partition. */
+     * partition until it is released.  Release the blocks and streams whose
+     * work is done, so that their multiprocessors can be given to the new
+     * partition. */
     ps_memory_sweep(device->runtime);
     ps_device_give_up_deferred(device);
     return ps_partition_create(device, count, partition, taken);

@@ -1,4 +1,4 @@
-/* Places of a program: the lines at which it calls the package.  The critical
+/* Places: the lines at which the program calls the package.  The critical
  * section of variables_owner() guards the variables here.  A call in the
  * program is identified by the code object that contains it and the offset of
  * its instruction. */
@@ -176,7 +176,7 @@ number_call(PyCodeObject *code, int offset, PyObject *place)
 }
 
 /* Returns whether the frame runs code of the program.  If it does, *number
- * becomes the number of the place at which it runs.  Otherwise, and if no
+ * becomes the number of the place at which it runs.  If it does not, or if no
  * caller holds the places, *number becomes -1.  On failure, *number becomes -1
  * and an exception is set. */
 static bool

@@ -1,4 +1,4 @@
-/* Places of a program: the lines at which the program calls the package. */
+/* Places: the lines at which the program calls the package. */
 #ifndef PYSTREAMS_PYTHON_PLACES_H
 #define PYSTREAMS_PYTHON_PLACES_H
 
@@ -22,7 +22,7 @@ PyCodeObject *find_place(int *instruction);
  * failure. */
 PyObject *place_of(PyCodeObject *code, int instruction);
 
-/* Places have numbers only after a call of places_hold.  A place keeps its
+/* Places have numbers only after a call to places_hold.  A place keeps its
  * number until every caller of places_hold has called places_release.  On
  * failure, places_hold returns -1 with MemoryError, and places_release must
  * not be called. */

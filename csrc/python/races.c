@@ -46,7 +46,7 @@ actor_stream(struct ps_device *device, ps_handle handle)
 
 /* ---- Hooks ---- */
 
-/* The function of races.py that reports a race.  variables_owner() guards this
+/* The function in races.py that reports a race.  variables_owner() guards this
  * variable. */
 static PyObject *report;
 
@@ -178,8 +178,8 @@ struct tally {
 static const char *const waits[] = {"wait", "synchronize"};
 enum { WAITS = 2 };
 
-/* Indexed by the number of the place, and then as `waits`.  variables_owner()
- * guards the array. */
+/* Indexed by the number of the place, and then like `waits`.
+ * variables_owner() guards the array. */
 static struct tally (*tallies)[WAITS];
 static Py_ssize_t tally_room;
 static atomic_bool counting;
@@ -259,7 +259,7 @@ static const struct ps_races_hooks hooks = {
     .waited = note_wait,
 };
 
-/* ---- Facts that calls of the backend do not show ---- */
+/* ---- Facts that calls to the backend do not show ---- */
 
 void
 races_trace(enum ps_trace_kind kind, struct ps_device *device,
@@ -495,7 +495,7 @@ note_arguments(PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
-/* As actor_name, but for a stream of another library also finds out whether it
+/* Like actor_name, but for another library's stream also determines whether it
  * serializes with the default stream. */
 static struct ps_actor_name
 full_name(struct ps_stream *stream)

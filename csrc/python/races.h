@@ -15,8 +15,8 @@
 struct ps_actor_name actor_name(const struct ps_stream *stream);
 
 /* Returns the member `stream` of the actor's name, for a handle that means a
- * stream of this thread.  PS_STREAM_PER_THREAD means another stream on each
- * thread. */
+ * stream of this thread.  PS_STREAM_PER_THREAD means a different stream on
+ * each thread. */
 ps_handle actor_stream(struct ps_device *device, ps_handle handle);
 
 /* Returns a new reference to the race detector's moment at which the work that
@@ -25,14 +25,14 @@ ps_handle actor_stream(struct ps_device *device, ps_handle handle);
 struct ps_moment *moment_of_work(const struct work *work);
 
 /* If core knows that the event is done, tell the race detector that this
- * thread knows it, too.  Call this after a query or wait for which core may
- * not have called the backend.  The wait by which core learned it may have
- * been made by another thread, of which a callable on this thread knows
- * nothing. */
+ * thread now knows this, too.  Call this after a query or wait for which core
+ * may not have called the backend: core may have learned from another thread's
+ * wait that the event is done, and a callable on this thread knows nothing of
+ * that wait. */
 void event_reached(struct ps_event *event);
 
 /* Returns the name (a str) of the stream that `actor` identifies; None if the
- * stream has no name or is no longer alive.  NULL with an exception. */
+ * stream has no name or no longer exists; NULL with an exception. */
 PyObject *name_of_actor(const struct ps_actor_name *actor);
 
 /* Tell the race detector about a call that a trace point of core reports; see

@@ -15,7 +15,7 @@
 
 /* ---- Hooks ---- */
 
-/* The function of schedules.py that is called after operations were queued.
+/* The function in schedules.py that is called after operations were queued.
  * Its arguments include the numbers of the operations and their stream.
  * variables_owner() guards this variable. */
 static PyObject *queued_function;
@@ -111,7 +111,7 @@ advance_schedule(bool (*is_done)(void *object), void *object, int64_t *left_ns)
 /* ---- Functions ---- */
 
 /* Held while a thread begins or ends a schedule.  The GIL does not suffice,
- * because the thread releases it meanwhile. */
+ * because that thread releases it meanwhile. */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
 static int

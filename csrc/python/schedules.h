@@ -42,17 +42,17 @@ arrive_in_schedule(void)
 }
 
 /* While a schedule is explored, run its work until is_done(object) is true,
- * the wait's virtual time is over, or nothing can run.  *left_ns is the
- * virtual time that the wait has left.  Returns PS_ERROR_TIMED_OUT if that
- * time is over, PS_ERROR_DEADLOCK if the wait can never end, and PS_SUCCESS
+ * the wait's virtual time limit is reached, or nothing can run.  *left_ns is
+ * the virtual time that the wait has left.  Returns PS_ERROR_TIMED_OUT if none
+ * is left, PS_ERROR_DEADLOCK if the wait can never end, and PS_SUCCESS
  * otherwise.  Even after PS_SUCCESS, the object may not be done, because a
- * callable or another thread may first have to do something.  The caller must
- * then wait longer.  Releases the GIL. */
+ * callable or another thread may first have to do something.  In that case,
+ * the caller must wait longer.  Releases the GIL. */
 ps_status advance_schedule(bool (*is_done)(void *object), void *object,
                            int64_t *left_ns);
 
-/* Raise a RuntimeError whose message lists the waits of the deadlock.  Always
- * returns NULL. */
+/* Raise a RuntimeError whose message lists the waits that form the deadlock.
+ * Always returns NULL. */
 PyObject *raise_deadlock(const char *operation);
 
 #endif

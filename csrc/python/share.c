@@ -1,7 +1,8 @@
 /* Interprocess Buffers.  A Buffer's handle consists of the handle of its block
- * and the Buffer's range within the block.  Even if a handle has arbitrary
- * bytes, the range cannot exceed the block, because the backend checks the
- * size of the block, and this file checks the range against that size. */
+ * and the Buffer's range within the block.  Even if a handle consists of
+ * arbitrary bytes, the range cannot exceed the block, because the backend
+ * checks the size of the block, and this file checks the range against that
+ * size. */
 #include "share.h"
 
 #include <stddef.h>
@@ -125,8 +126,8 @@ open_part(struct ps_device *device, const struct handle *handle,
     return status;
 }
 
-/* Open the handle on whichever device of the runtime has the memory.  `device`
- * is tried first. */
+/* Open the handle on whichever of the runtime's devices has the memory; try
+ * `device` first. */
 static ps_status
 open_anywhere(struct ps_device *device, const struct handle *handle,
               struct span *span)

@@ -36,7 +36,7 @@ backend_of(PyObject *self)
 }
 
 /* Call this before the program gets the stream's handle or can queue work on
- * the stream.  A stream that was not marked is taken to be idle, and is not
+ * the stream.  A stream that was not marked is assumed to be idle, and is not
  * queried. */
 static void
 mark_used(struct ps_stream *stream)
@@ -44,10 +44,10 @@ mark_used(struct ps_stream *stream)
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
 }
 
-/* Set the object's `uses` to `changed` and return true, if `uses` still has
- * the value *uses, which the caller has read.  If another thread has changed
- * `uses` since, set *uses to the present value and return false.  With a GIL,
- * the function always returns true. */
+/* Compare and exchange: if the object's `uses` still equals *uses, which the
+ * caller has read, set it to `changed` and return true.  Otherwise, store its
+ * present value in *uses and return false.  May also fail spuriously, so call
+ * this in a loop.  With a GIL, always succeeds. */
 static inline bool
 change_uses(PyObject *self, unsigned *uses, unsigned changed)
 {
@@ -129,7 +129,7 @@ callers_stream(PyObject *stream)
     return thread_stream(as_stream(stream)->device);
 }
 
-/* As callers_stream, but on failure returns NULL without an exception. */
+/* Like callers_stream, but on failure returns NULL without an exception. */
 __attribute__((cold, noinline)) static struct ps_stream *
 try_callers_stream(PyObject *stream)
 {
@@ -205,7 +205,7 @@ check_open(PyObject *stream)
     return 0;
 }
 
-/* Returns the stream that the object must have for `stream`, whose handle is
+/* Returns the stream to store in the object for `stream`, whose handle is
  * PS_STREAM_PER_THREAD.  If `stream` is a thread's default stream, drops the
  * reference to it and returns the device's callers_stream.  Otherwise returns
  * `stream`.  Sets self->uses accordingly. */
@@ -428,7 +428,7 @@ Stream_dealloc(PyObject *op)
 }
 
 /* Returns the number of the stream's pending operations.  Returns 0 if the
- * backend cannot tell, or would have to wait for other libraries first. */
+ * backend cannot tell, or might first have to wait for other libraries. */
 static unsigned
 count_pending(PyObject *self)
 {
@@ -548,7 +548,7 @@ Stream_synchronize(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     struct ps_device *device = use.stream->device;
     /* Query first, because a query is faster than a wait, which also checks
      * for signals.  Do not query while a schedule keeps notes, because the
-     * schedule would mistake the query for one that the program makes. */
+     * schedule would mistake this query for one by the program. */
     if (!ps_cpu_schedules.is_noted() &&
         stream_query(use.stream) == PS_SUCCESS && !any_captured_failed()) {
         ps_trace(PS_TRACE_STREAM_SYNCHRONIZATION, device, use.stream->handle,

@@ -175,8 +175,8 @@ synchronize(void)
 }
 
 /* Check that the stream belongs to the runtime in which the capture would
- * begin.  It does not if an emulation of CUDA has begun or ended since the
- * stream was created.  On failure, returns -1 with an exception. */
+ * begin.  It does not belong to it if an emulation of CUDA has begun or ended
+ * since the stream was created.  On failure, returns -1 with an exception. */
 static int
 check_stream(PyObject *self)
 {
@@ -215,12 +215,12 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
     return entered;
 }
 
-/* If several steps raise an exception, only one of these is raised in the end.
- * The exception of the `with` block takes precedence over that of ending the
+/* If several steps raise exceptions, only one of them is raised in the end.
+ * An exception from the `with` block takes precedence over one from ending the
  * capture, unless the latter is not an Exception (for example
- * KeyboardInterrupt).  An exception of ending the capture takes precedence
- * over that of leaving the stream.  If the capture's end has raised none, an
- * exception of leaving the stream replaces that of the block. */
+ * KeyboardInterrupt).  An exception from ending the capture takes precedence
+ * over one from leaving the stream.  If ending the capture has raised none, an
+ * exception from leaving the stream replaces that from the block. */
 static PyObject *
 GraphContext_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {

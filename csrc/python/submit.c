@@ -1,8 +1,8 @@
-/* `Stream.submit`: Python callables in stream order.  When the stream
- * reaches a callable, the backend's thread only puts the callable into a
- * queue, and the stream waits at a gate.  Threads of this package run the
- * queued callables and open the gates.  So no thread of a backend ever needs
- * the GIL, and a slow callable delays only its own stream.
+/* `Stream.submit`: Python callables in stream order.  When the stream reaches
+ * a callable, the backend's thread only puts the callable into a queue, and
+ * the stream waits at a gate.  Threads of this package run the queued
+ * callables and open the gates.  So a backend's threads never need the GIL,
+ * and a slow callable delays only its own stream.
  *
  *   submit --> stream --reached--> queue --a thread--> runs --> gate opens */
 #include "submit.h"
@@ -33,7 +33,7 @@
 
 enum {
     /* The largest number of threads.  It is also the largest number of
-     * callables that run at once. */
+     * callables that can run at once. */
     MOST_THREADS = 256,
     /* An idle thread waits this long for a callable before it ends. */
     IDLE_SECONDS = 5,
@@ -60,19 +60,20 @@ static struct {
      * Python thread state. */
     int leaving;
     /* The number of callables that are running, or whose Futures' callbacks
-     * are. */
+     * are running. */
     int running;
-    /* The number of calls of advance_awaited since a thread entered the loop
-     * there; 0 if no thread is in that loop. */
+    /* The number of calls to advance_awaited since a thread entered the loop
+     * in it; 0 if no thread is in that loop. */
     unsigned advances;
-    /* The number of threads that may be busy at the same time.  These are one
-     * for each row of jobs (see struct job) that have not ended, and one for
-     * each thread that let_others_run has replaced. */
+    /* The number of threads that may be busy at the same time.  This is one
+     * for each row (see struct job) that has jobs which have not ended, and
+     * one for each thread that let_others_run has replaced. */
     int wanted;
     /* Whether the program has ended.  If so, no more callables start. */
     bool closed;
-    /* The lists of callables that have not started, and of callables that run.
-     * The GIL guards them; on a free-threaded interpreter, the mutex does. */
+    /* The lists of callables that have not started, and of callables that are
+     * running.  The GIL guards them; on a free-threaded interpreter, the mutex
+     * does. */
     struct job *pending;
     struct job *started;
 } queue;
@@ -114,8 +115,8 @@ make_queue(void)
     pthread_condattr_destroy(&monotonic);
 }
 
-/* Initialize the queue, unless this process has done so already.  In a forked
- * child the queue becomes empty. */
+/* Initialize the queue, unless this process has already done so.  In a forked
+ * child, the queue becomes empty. */
 static void
 ensure_queue(void)
 {
@@ -185,8 +186,8 @@ take_locked(void)
         queue.running++;
         if (queue.first == NULL) {
             queue.tail = &queue.first;
-            /* The queue is empty now, so set the semaphore to 0.  When a
-             * callable is appended, it is posted again. */
+            /* The queue is empty now, so set the semaphore to 0.  It is posted
+             * again when a callable is appended. */
             while (sem_trywait(&queue.hints) == 0) {
             }
         }
@@ -212,8 +213,8 @@ wait_and_take(void)
         job = take_locked();
         /* A thread stays if submitted callables may still need it.  All
          * threads also stay after the program has ended.  To end, a thread
-         * runs Python code, and Python could stop the thread there while it
-         * holds locks of `threading` that Python itself needs. */
+         * runs Python code, and Python could stop the thread there while the
+         * thread holds locks of `threading` that Python itself needs. */
         stays = queue.closed || !idle || queue.threads <= queue.wanted;
         if (job == NULL && !stays) {
             queue.threads--;
@@ -238,9 +239,9 @@ take(void)
         return job;
     }
     Py_BEGIN_ALLOW_THREADS
-    /* Call this only after the GIL was released.  It ends the spin of a thread
-     * that waits for the result, and that thread then takes the GIL at
-     * once. */
+    /* Call this only after the GIL was released: the call ends the spinning of
+     * a thread that waits for the result, and that thread then takes the GIL
+     * at once. */
     future_mark_settled();
     job = wait_and_take();
     Py_END_ALLOW_THREADS
@@ -315,7 +316,7 @@ static bool prepare(void);
 static void run_jobs(void);
 static void left(void);
 
-/* Start one more thread if queue.wanted says that it is needed.  On failure,
+/* Start one more thread if queue.wanted says that one is needed.  On failure,
  * returns -1 with an exception. */
 static int
 hire(void)
@@ -385,7 +386,7 @@ open_gate(struct worker *self, struct job *job)
     const struct ps_backend *backend = device->runtime->backend;
     /* Keep the GIL during this function, which is short.  If it released the
      * GIL, it might have to wait a whole switch interval until a busy thread
-     * gives the GIL back. */
+     * releases the GIL. */
     if (self->turn != NULL) {
         ps_cpu_schedules.ending();
     }
@@ -398,7 +399,7 @@ open_gate(struct worker *self, struct job *job)
     report_cleanup(device->runtime, device, "opening a gate", status);
 }
 
-/* Count a callable that a thread has taken as ended. */
+/* Count as ended a callable that a thread has taken. */
 static void
 count_ended(void)
 {
@@ -467,8 +468,8 @@ unlink_job(struct job *job)
     unlock_pending();
 }
 
-/* Move a job to the list of callables that run.  The calling thread runs
- * it. */
+/* Move a job, which the calling thread will run, to the list of callables that
+ * are running. */
 static void
 link_started(struct job *job)
 {
@@ -485,7 +486,7 @@ describe_locked(PyObject *list, const struct job *job,
                 PyObject *(*describe)(const struct job *job))
 {
     for (; job != NULL && list != NULL; job = job->later) {
-        /* A job of a launch has no stream before the launch is queued. */
+        /* A launch's job has no stream before the launch is queued. */
         if (atomic_load(&job->stream) != NULL) {
             list = list_with(list, describe(job));
         }
@@ -507,7 +508,7 @@ list_callables(PyObject *(*describe)(const struct job *job))
 }
 
 /* Remove one callable that has not started.  Returns a new reference to its
- * Future; NULL if none is left. */
+ * Future; NULL if there is no such callable. */
 static PyObject *
 take_pending(void)
 {
@@ -604,8 +605,8 @@ run(struct worker *self, struct job *job)
     if (generation != ps_generation()) {
         end_child(NULL);
     }
-    /* Only now, because the end of the program also waits for the callbacks of
-     * the Future, and for what the arguments' destructors do. */
+    /* Do this only now, because the end of the program also waits for the
+     * Future's callbacks, and for what the arguments' destructors do. */
     count_ended();
     advance_awaited();
     end_turn();
@@ -621,7 +622,7 @@ static bool
 prepare(void)
 {
     struct worker *self = calloc(1, sizeof(*self));
-    /* On each thread, only the first call of each of these two functions can
+    /* On each thread, only the first call to each of these two functions can
      * fail for lack of memory.  Make these calls now, so that later ones
      * cannot fail. */
     if (self == NULL ||
@@ -835,8 +836,9 @@ Stream_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     return future;
 }
 
-/* Returns the stream whose callable the calling thread runs.  NULL if it runs
- * none, or if the callable has forked and this is the child. */
+/* Returns the stream whose callable the calling thread is running.  Returns
+ * NULL if it is running none, or if the callable has forked and this is the
+ * child. */
 static struct ps_stream *
 own_stream(void)
 {

@@ -12,9 +12,8 @@
 /* A callable that was submitted, with everything that is needed to run it. */
 struct job {
     struct job *next;
-    /* The job's links in the list of jobs that have not started, or in the
-     * list of jobs that are running.  `earlier` is NULL if the job is in
-     * neither list. */
+    /* The job's links in the list of jobs that have not started, or of jobs
+     * that are running.  `earlier` is NULL if the job is in neither list. */
     struct job *later, **earlier;
     /* The time at which the callable was queued or, once it has started, the
      * time at which it began to run. */
@@ -30,7 +29,7 @@ struct job {
     /* The fork generation of the process that must run the job. */
     unsigned generation;
     struct ps_stream *_Atomic stream;
-    /* The jobs of one stream are a row; they run one after another.  The jobs
+    /* The jobs of one stream form a row: they run one after another.  The jobs
      * of captured callables are in the row of the captured stream instead.
      * *row is the number of the row's jobs that have not ended. */
     unsigned *row;
@@ -45,11 +44,11 @@ struct job {
     /* The job's slice in the timeline.  NULL if the timeline did not record
      * the job, or once its callable has returned. */
     struct ps_slice *slice;
-    /* A copy of args[0].  It is needed because a call of a method temporarily
+    /* A copy of args[0].  It is needed because a method call temporarily
      * overwrites args[0] with `self` (PY_VECTORCALL_ARGUMENTS_OFFSET). */
     PyObject *function;
-    /* The members from here on hold the function and its arguments, as
-     * Stream.submit got them. */
+    /* The members from here on hold the function and its arguments, as they
+     * were passed to Stream.submit. */
     PyObject *kwnames; /* may be NULL */
     /* The number of positional arguments, plus 1 for the function. */
     Py_ssize_t nargs;
@@ -58,7 +57,8 @@ struct job {
 };
 
 /* Returns a new job with the same function and arguments, for a launch of a
- * graph.  The new job has no stream yet.  NULL with an exception. */
+ * graph.  The new job has no stream yet.  On failure, returns NULL with an
+ * exception. */
 struct job *job_again(const struct job *job);
 /* Accepts NULL. */
 void job_destroy(struct job *job);
@@ -80,25 +80,25 @@ void jobs_unlock(void);
 PyObject *Stream_submit(PyObject *self, PyObject *const *args,
                         Py_ssize_t nargs, PyObject *kwnames);
 
-/* Returns whether the calling thread runs a callable of this stream, so that
- * the stream waits for the thread. */
+/* Returns whether the calling thread is running a callable of this stream.  If
+ * so, the stream waits for the thread. */
 bool is_own_stream(struct ps_stream *stream);
 
-/* Returns whether the calling thread runs a callable.  *moment becomes the
- * callable's moment; NULL if the race detector was off when the callable was
- * queued. */
+/* Returns whether the calling thread is running a callable.  *moment becomes
+ * the callable's moment; NULL if the race detector was off when the callable
+ * was queued. */
 bool callable_moment(struct ps_moment **moment);
 
-/* If the calling thread runs a callable, returns the place at which the
- * callable was submitted, as place_of does.  Otherwise returns None.  NULL
- * with an exception. */
+/* If the calling thread is running a callable, returns the place at which the
+ * callable was submitted, as place_of does.  Otherwise returns None.  On
+ * failure, returns NULL with an exception. */
 PyObject *callable_place(void);
 
-/* While a schedule is explored, a thread that runs a callable has the turn,
- * which means that the other threads wait.  The turn lasts until the clean-up
- * after the callable is complete.  has_turn returns whether the calling thread
- * has the turn because of a callable on this backend.  callable_has_ended
- * returns whether the calling thread is in the clean-up after a callable. */
+/* While a schedule is explored, a thread that is running a callable has the
+ * turn: the other threads wait.  The turn lasts until the clean-up after the
+ * callable is complete.  has_turn returns whether the calling thread has the
+ * turn because of a callable on this backend.  callable_has_ended returns
+ * whether the calling thread is in the clean-up after a callable. */
 bool has_turn(const struct ps_backend *registered);
 bool callable_has_ended(void);
 /* If the calling thread is in the clean-up after a callable, end its turn, so
@@ -116,12 +116,13 @@ int check_may_wait(const struct work *work);
 /* Returns a list with the result of describe(job) for each job of this process
  * that has a stream and has not ended.  The jobs that are running come first,
  * then the others.  In each of the two groups the latest job comes first.
- * describe must run no Python code.  NULL with an exception. */
+ * describe must run no Python code.  On failure, returns NULL with an
+ * exception. */
 PyObject *list_callables(PyObject *(*describe)(const struct job *job));
 
-/* Let no more callables start, cancel those that have not started, and wait at
- * most timeout_ns for those that are running.  Returns whether all callables
- * have ended. */
+/* Prevent more callables from starting, cancel those that have not started,
+ * and wait at most timeout_ns for those that are running.  Returns whether all
+ * callables have ended. */
 bool stop_jobs(int64_t timeout_ns);
 
 #endif

@@ -1,7 +1,7 @@
 /* Threads that run Python code, but are started and ended in C.  They do not
  * run the start-up code of `threading`, because an exception in it would end
- * the thread.  They can start even at the end of the program, when Python
- * starts no more threads.  They are daemon threads, so the program does not
+ * the thread.  They can start even at the end of the program, when Python no
+ * longer starts threads.  They are daemon threads, so the program does not
  * wait for them. */
 #include "threads.h"
 
@@ -40,7 +40,7 @@ create_state(void)
     PyInterpreterState *interpreter = PyInterpreterState_Main();
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
     /* Call these two functions instead of PyThreadState_New, which in Python
-     * 3.11 does not check whether the first one fails. */
+     * 3.11 does not check whether the first of them fails. */
     PyAPI_FUNC(void) _PyThreadState_SetCurrent(PyThreadState *);
     PyThreadState *state = _PyThreadState_Prealloc(interpreter);
     if (state != NULL) {

@@ -5,11 +5,11 @@
 #include "module.h"
 
 /* Start a thread.  The thread first calls prepare(), unless that is NULL.  It
- * then calls serve() with the GIL held.  At last, when its Python thread state
- * has been deleted, it calls left(), which may be NULL only if serve() never
- * returns.  prepare() and left() are called without the GIL.  On failure,
- * returns -1 with an exception, which is MemoryError if prepare() has returned
- * false. */
+ * then calls serve() with the GIL held.  Finally, after its Python thread
+ * state has been deleted, it calls left(), which may be NULL only if serve()
+ * never returns.  prepare() and left() are called without the GIL.  On
+ * failure, returns -1 with an exception, which is MemoryError if prepare() has
+ * returned false. */
 int
 start_thread(bool (*prepare)(void), void (*serve)(void), void (*left)(void));
 

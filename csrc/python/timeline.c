@@ -41,7 +41,7 @@ struct log {
     PyObject *active;  /* threading's dict from identifiers to threads */
 };
 
-/* The log that records now, or NULL.  A hook must read this variable, and add
+/* The log that is recording, or NULL.  A hook must read this variable, and add
  * to the log's lists, only within a critical section of variables_owner(),
  * because otherwise another thread could stop the log meanwhile. */
 static struct log *_Atomic current;
@@ -86,10 +86,10 @@ is_internal(void)
 enum { BITS = 24 };
 
 /* Returns a new reference to the name that `threading` knows for the thread.
- * If it does not know the thread, the name contains the identifier.  NULL with
- * an exception.  This must run no Python code.  If it did, another thread
- * could take the GIL, and then wait for a lock that the calling thread
- * holds. */
+ * If it does not know the thread, the name contains the identifier.  On
+ * failure, returns NULL with an exception.  This must run no Python code:
+ * otherwise, another thread could take the GIL, and then wait for a lock that
+ * the calling thread holds. */
 static PyObject *
 thread_name(PyObject *active, unsigned long identifier)
 {
@@ -112,8 +112,8 @@ thread_name(PyObject *active, unsigned long identifier)
 }
 
 /* Returns a new reference to the name of one more thread, and adds it to the
- * names that are taken: "name (2)" if a thread before has the same name.  NULL
- * with an exception. */
+ * names that are taken.  If an earlier thread has the same name, the name is
+ * "name (2)".  On failure, returns NULL with an exception. */
 static PyObject *
 own_name(PyObject *taken, PyObject *name)
 {
@@ -283,7 +283,7 @@ get_hooks(void)
     return &hooks;
 }
 
-/* ---- Facts that calls of the backend do not show ---- */
+/* ---- Facts that calls to the backend do not show ---- */
 
 static struct ps_actor_name
 memory_name(const struct ps_device *device)
@@ -293,7 +293,7 @@ memory_name(const struct ps_device *device)
 }
 
 /* Add a slice that shows how many bytes of device memory are in use.  nbytes:
- * the size of a block that is about to be freed and is not to be counted, or
+ * the size of a block to leave out, because it is about to be freed; otherwise
  * 0. */
 static void
 note_memory(struct ps_device *device, uint64_t nbytes)
@@ -372,7 +372,7 @@ name_wait(struct ps_slice *slice, const char *operation)
     exception_restore(saved);
 }
 
-/* As timeline_add_wait, but does not name or publish the slice.  *index
+/* Like timeline_add_wait, but does not name or publish the slice.  *index
  * becomes the slice's index. */
 static struct ps_slice *
 make_wait(const struct work *work, uint64_t source, uint64_t *index)
@@ -739,7 +739,7 @@ demangled(const char *name)
 }
 
 /* Returns a new reference to the name that has this number in names.h, such as
- * the name of a kernel or an NVTX range.  NULL with an exception. */
+ * the name of a kernel or an NVTX range; NULL with an exception. */
 static PyObject *
 foreign_name(const struct log *log, uint32_t number)
 {
@@ -854,7 +854,7 @@ row_of(const struct log *log, const struct ps_slice *slice, int kind,
     uint64_t nbytes = __atomic_load_n(&slice->nbytes, __ATOMIC_RELAXED);
     int64_t end = __atomic_load_n(&slice->times.end, __ATOMIC_ACQUIRE);
     int64_t begin = __atomic_load_n(&slice->times.begin, __ATOMIC_ACQUIRE);
-    /* Do not show that work was queued after it began.  The work may have
+    /* Do not show that work began before it was queued, although it may have
      * begun before the thread that queued it read the clock. */
     int64_t queued = slice->queued > 0 && (begin <= 0 || slice->queued < begin)
                          ? slice->queued
@@ -930,7 +930,7 @@ timeline_nodes(PyObject *Py_UNUSED(module), PyObject *args)
     return rows;
 }
 
-/* A span that has begun and not ended. */
+/* A span that has begun but not ended. */
 struct span {
     struct ps_stream *stream; /* NULL for a span of the host */
     struct ps_open_span open;

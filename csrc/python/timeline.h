@@ -15,8 +15,8 @@ void timeline_trace(enum ps_trace_kind kind, struct ps_device *device,
                     ps_handle first, ps_handle second);
 
 /* Begin a slice for a wait of the calling thread.  The wait is for `work`.  If
- * that is NULL, the wait is for the callable whose future_source is `source`
- * or, if that is 0, for anything else.  Returns NULL if the timeline does not
+ * `work` is NULL, it is for the callable whose future_source is `source` or,
+ * if `source` is 0, for something else.  Returns NULL if the timeline does not
  * record the wait.  The caller ends the slice with ps_slice_end. */
 struct ps_slice *timeline_add_wait(const char *operation,
                                    const struct work *work, uint64_t source);
@@ -44,7 +44,7 @@ struct ps_slice *timeline_callable(struct ps_stream *stream,
 
 /* Have the timeline name the calling thread's next copy after its direction,
  * such as "copy host to device".  Call this before a copy between these blocks
- * is queued.  Returns false if no timeline records or memory is short. */
+ * is queued.  Returns false if no timeline is recording or memory is short. */
 bool
 timeline_copy_begin(const struct ps_block *to, const struct ps_block *from);
 /* Call this after the copy was queued, if timeline_copy_begin returned

@@ -11,9 +11,10 @@
 #include "timeline.h"
 
 static PyObject *dispatch;
-/* The number of subscribers to each kind. */
+/* The number of subscribers to each kind of call. */
 static atomic_int wanted[PS_TRACE_KINDS];
-/* The kinds that the race detector and the timeline need, as bit masks. */
+/* The kinds of calls that the race detector and the timeline need, as bit
+ * masks. */
 static atomic_uint for_races, for_timeline;
 
 /* Report that `dispatch` could not be called, because memory is short. */

@@ -1,4 +1,4 @@
-/* Passes the reports of core's trace points to Python code. */
+/* Passes the reports from core's trace points to Python code. */
 #ifndef PYSTREAMS_PYTHON_TRACE_H
 #define PYSTREAMS_PYTHON_TRACE_H
 

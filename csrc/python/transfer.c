@@ -27,7 +27,7 @@
 
 /* An operation on a stream, and the blocks to mark as used by the stream.  A
  * fill has no source.  A copy between two backends has neither block, because
- * the call waits for the copy. */
+ * the call itself waits for the copy. */
 struct transfer {
     struct ps_stream *stream;
     struct ps_block *destination;
@@ -106,7 +106,7 @@ is_pageable(struct span *span)
     return span->foreign && span->block->host && !span->block->pinned;
 }
 
-/* Check that the caller can wait for a copy on the stream.  This fails if the
+/* Check that the caller can wait for a copy on the stream.  It cannot if the
  * stream is being captured, or if the wait would be a deadlock.  On failure,
  * returns -1 with an exception. */
 static int
@@ -175,9 +175,10 @@ capture_staged(struct ps_stream *stream, struct span *to, struct span *from)
         stream_wrap(NULL, ps_stream_ref(stream))));
 }
 
-/* Whether a wait that returned this status may have left its copy pending: a
- * signal handler or a schedule has ended the wait, or a capture of the stream,
- * which began after the copy was queued, has prevented it. */
+/* Returns whether a wait that returned this status may have left its copy
+ * pending.  This is so if a signal handler or a schedule has ended the wait,
+ * or if a capture of the stream that began after the copy was queued has
+ * prevented it. */
 static bool
 may_be_pending(ps_status status)
 {
@@ -199,7 +200,7 @@ keep_pending(struct transfer *transfer, struct span *to, struct span *from)
     }
     /* Marking the blocks as used by the stream would keep alive only the block
      * of the stream's own backend, and during a capture only until the graph
-     * is reset.  So take a reference to each, and never drop it. */
+     * is reset.  So take a reference to each block, and never drop it. */
     ps_block_ref(to->block);
     ps_block_ref(from->block);
 }
@@ -270,8 +271,8 @@ span_check_stream(const char *method, struct span *span,
 }
 
 /* Returns a new reference to the stream for work on a span: `given` or, if
- * that is NULL, the current stream of the span's device.  NULL with an
- * exception. */
+ * that is NULL, the current stream of the span's device.  On failure, returns
+ * NULL with an exception. */
 static struct ps_stream *
 work_stream(struct span *span, struct ps_stream *given)
 {
@@ -280,7 +281,7 @@ work_stream(struct span *span, struct ps_stream *given)
 }
 
 /* Run a copy on the stream `given` or, if that is NULL, on the current stream
- * of the leader's device.  `transfer` has the blocks to mark, and no stream
+ * of the leader's device.  `transfer` has the blocks to mark, but no stream
  * yet. */
 static int
 copy_on(const char *method, struct span *leader, struct ps_stream *given,
@@ -299,10 +300,10 @@ copy_on(const char *method, struct span *leader, struct ps_stream *given,
     return result;
 }
 
-/* Copy between the memory of two backends.  One of the two sides must be host
- * memory.  The copy runs on the backend of the other side, which does not know
- * which streams use the host memory.  So wait for those streams first, and
- * then for the copy. */
+/* Copy between the memory of two backends.  One side must be host memory.  The
+ * copy runs on the backend of the other side, which does not know which
+ * streams use the host memory.  So wait for those streams first, and then for
+ * the copy. */
 static int
 copy_between_backends(const char *method, struct span *to, struct span *from,
                       struct ps_stream *given)
@@ -431,9 +432,9 @@ span_fill(const char *method, struct span *span, const struct pattern *pattern,
 }
 
 /* Make `stream` wait for the work of the stream `user`.  If `stream` is NULL,
- * the calling thread waits instead.  This is a wait for which the program has
- * not asked; see imply_begin.  If `user` is another thread's default stream,
- * waits only for work with Buffers that this package has queued on it. */
+ * the calling thread waits instead.  The program has not asked for this wait;
+ * see imply_begin.  If `user` is another thread's default stream, waits only
+ * for work with Buffers that this package has queued on it. */
 static int
 wait_for(struct ps_stream *user, struct ps_stream *stream)
 {

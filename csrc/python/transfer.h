@@ -19,7 +19,7 @@ int span_check_stream(const char *method, struct span *span,
                       struct ps_stream *stream);
 
 /* Do what Buffer.copy_ and Buffer.fill_ do.  `method` is for error messages.
- * A `stream` of NULL means what None means for these methods.  On failure,
+ * If `stream` is NULL, they do what these methods do for None.  On failure,
  * return -1 with an exception. */
 int span_copy(const char *method, struct span *to, struct span *from,
               struct ps_stream *stream, bool non_blocking);

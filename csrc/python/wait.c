@@ -1,10 +1,10 @@
-/* The waits of methods that block until work is done; future.c has those for a
- * Future.  They release the GIL, but the main thread must run signal handlers
- * during a wait.  If the backend calls limit.is_over while it waits, the
- * handlers run in that call.  Otherwise, a wait with a timeout is split into
- * slices of time, and the handlers run between the slices, but no handlers run
- * during a wait without a timeout.  A wait for a mailbox is always split into
- * slices. */
+/* Implements the waits in methods that block until work is done, except waits
+ * for a Future (see future.c).  The waits release the GIL, but the main thread
+ * must run signal handlers during a wait.  If the backend calls limit.is_over
+ * while it waits, the handlers run in that call.  Otherwise, a wait with a
+ * timeout is split into slices of time, and the handlers run between the
+ * slices, but no handlers run during a wait without a timeout.  A wait for a
+ * mailbox is always split into slices. */
 #include "wait.h"
 
 #include <sys/syscall.h>
@@ -28,12 +28,12 @@
 
 enum { SLICE_NS = 50 * 1000 * 1000 };
 
-/* The shortest timeout of a wait for a device.  A shorter one is extended to
- * this, because a thread reports the completion of a device's work with a
- * delay. */
+/* The shortest timeout of a wait for a device.  A shorter timeout is extended
+ * to this one, because a thread reports the completion of a device's work with
+ * a delay. */
 enum { LEAST_NS = 10 * 1000 * 1000 };
 
-/* A timeout of this many seconds or more means no limit. */
+/* A timeout of this many seconds or more means that there is no limit. */
 static const double LONGEST = 1e9;
 
 int64_t
@@ -90,9 +90,9 @@ synchronize(const struct work *work, const struct ps_limit *limit)
 ps_status
 run_handlers(unsigned generation)
 {
-    /* A signal handler may run during a wait that the library makes on its own
-     * account.  While the handler runs, clear the marks of such waits, because
-     * the handler's waits are the program's. */
+    /* A signal handler may run during a wait that the library makes for its
+     * own purposes.  While the handler runs, clear the marks of such waits,
+     * because the handler's waits are the program's. */
     const void *own = ps_thread_word(PS_THREAD_OWN);
     const void *implied = ps_thread_word(PS_THREAD_IMPLIED);
     ps_thread_set_word(PS_THREAD_OWN, NULL);
@@ -109,7 +109,7 @@ run_handlers(unsigned generation)
  * exception or forked.  Only the main thread may take the GIL here.  If
  * another thread took it while the interpreter is finalizing, Python would
  * stop the thread.  The thread's stack would then be gone, but the backend
- * would still use the wait that is stored there. */
+ * would still use the wait that is stored on it. */
 static int
 is_disturbed(void *argument)
 {
@@ -223,8 +223,7 @@ has_message(void *mailbox)
 }
 
 /* Sleep until a message arrives, for at most NAP_NS.  The message may come
- * from a Future of another library, and the schedule does not know such
- * Futures. */
+ * from another library's Future, of which the schedule does not know. */
 static void
 nap_in_schedule(struct ps_mailbox *mailbox, int64_t *left_ns)
 {
@@ -235,7 +234,7 @@ nap_in_schedule(struct ps_mailbox *mailbox, int64_t *left_ns)
     ps_cpu_schedules.wake(&sleep, left_ns);
 }
 
-/* As wait_for_mailbox, while a schedule is explored. */
+/* Like wait_for_mailbox, but while a schedule is explored. */
 static ps_status
 wait_in_schedule(const struct mailbox_wait *wait, int64_t timeout_ns)
 {

@@ -7,8 +7,8 @@
 
 #include "module.h"
 
-/* Work to wait for: all work of a stream, an event's latest record, or all
- * work of a device.  Of `stream` and `event`, at most one is not NULL. */
+/* Work to wait for: all work on a stream, an event's latest record, or all
+ * work on a device.  Of `stream` and `event`, at most one is not NULL. */
 struct work {
     const char *operation;
     /* The device of the work.  For an event, this is the device of its native
@@ -41,12 +41,12 @@ ps_status wait_end(struct core_wait *wait, ps_status status);
 /* Run the handlers of pending signals.  Call this during a wait.  generation:
  * the fork generation in which the wait began.  Returns PS_RAISED if a handler
  * raised an exception.  Returns PS_ERROR_FOREIGN if a handler forked and this
- * is the child, in which the wait would never end. */
+ * is the child process, in which the wait would never end. */
 ps_status run_handlers(unsigned generation);
 
 int64_t monotonic_ns(void);
 
-/* As monotonic_ns, but faster.  It takes only a few nanoseconds, and is
+/* Like monotonic_ns, but faster.  It takes only a few nanoseconds, and is
  * accurate to a few milliseconds. */
 int64_t coarse_ns(void);
 
@@ -55,8 +55,8 @@ int64_t coarse_ns(void);
 int
 parse_timeout(const char *function, PyObject *argument, int64_t *timeout_ns);
 
-/* As parse_timeout.  If the argument is None or was not given, there is no
- * timeout. */
+/* Like parse_timeout, but if the argument is None or was not given, there is
+ * no timeout. */
 static inline int
 timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
 {
@@ -72,15 +72,15 @@ timeout_argument(const char *function, PyObject *argument, int64_t *timeout_ns)
  * the caller must call check_captured. */
 ps_status wait_for_work(const struct work *work, int64_t timeout_ns);
 
-/* As wait_for_work, for a method or function of Python.  Returns None; NULL
+/* Like wait_for_work, but for a Python method or function.  Returns None; NULL
  * with an exception, which is TimeoutError after timeout_ns.  `timeout` is the
  * argument from which timeout_ns was computed, for the message. */
 PyObject *
 waited(const struct work *work, PyObject *timeout, int64_t timeout_ns);
 
 struct ps_mailbox;
-/* As ps_mailbox_wait, with the GIL released.  Signal handlers run during the
- * wait. */
+/* Like ps_mailbox_wait, but with the GIL released.  Signal handlers run during
+ * the wait. */
 ps_status wait_for_mailbox(struct ps_mailbox *mailbox, int64_t timeout_ns);
 
 #endif

@@ -24,11 +24,11 @@ typedef struct {
     PyObject ob_base;
     struct ps_mailbox *mailbox;
     unsigned generation;
-    /* Whether the GIL must be released for calls of the backends whose work
+    /* Whether the GIL must be released for calls to the backends whose work
      * was registered with this Waiter. */
     atomic_bool shared;
     PyObject *weakrefs;
-    /* A dict with the objects that are waited for, or NULL. */
+    /* A dict with the objects to wait for, or NULL. */
     PyObject *objects;
 } WaiterObject;
 
@@ -316,7 +316,7 @@ Waiter_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 /* Called when an await of a stream has ended with this status.  If the status
  * is a failure, raises its exception and returns -1.  If a captured callable
- * of a replay on the stream has raised an exception, raises that exception and
+ * in a replay on the stream has raised an exception, raises that exception and
  * returns -1.  Otherwise returns 0. */
 static int
 check_stream(PyObject *object, ps_status status)

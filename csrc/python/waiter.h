@@ -1,4 +1,4 @@
-/* How to get a message when work is done. */
+/* Functions that post a message when work is done. */
 #ifndef PYSTREAMS_PYTHON_WAITER_H
 #define PYSTREAMS_PYTHON_WAITER_H
 

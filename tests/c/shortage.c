@@ -1,10 +1,9 @@
-/* A library for LD_PRELOAD.  It can make calls of the extension module fail,
- * as they do on a machine that is short of memory, descriptors or threads.  It
+/* A library for LD_PRELOAD.  It can make the extension module's calls fail, as
+ * they do on a machine that is short of memory, descriptors or threads.  It
  * also counts the memory blocks and mappings that the module holds.
  *
  * A call counts as the module's if its return address is in the module's code.
- * So calls of the interpreter, of the C library and of this file never fail.
- */
+ * So calls by the interpreter, the C library and this file never fail. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -56,8 +55,8 @@ look_at_library(struct dl_phdr_info *info, size_t size, void *argument)
     return 1;
 }
 
-/* Choose the loaded library whose path contains the name.  From now on, it is
- * "the module".  Returns whether there is such a library. */
+/* Make the loaded library whose path contains the name "the module" from now
+ * on.  Returns whether there is such a library. */
 bool
 shortage_of(const char *name)
 {

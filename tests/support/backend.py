@@ -1,8 +1,9 @@
 """Device types as tests use them: each makes streams, events and memory, and
 holds a stream back.
 
-With no GPU, the CPU engine serves cuda with two devices, and the id says so.
-PYSTREAMS_EMULATE_CUDA and PYSTREAMS_CPU_DEVICES in the environment are kept.
+Without a GPU, the CPU engine serves as "cuda" with two devices, and the test's
+id says so.  PYSTREAMS_EMULATE_CUDA and PYSTREAMS_CPU_DEVICES in the
+environment are kept.
 """
 
 import contextlib
@@ -61,12 +62,12 @@ class Gate:
     Opening a gate again does nothing.
     """
 
-    # All semaphores.  None is freed, because the backend's thread may still be
-    # inside sem_wait after open().
+    # All semaphores.  They are never freed, because the backend's thread may
+    # still be inside sem_wait after open().
     _kept: ClassVar[list] = []
     closed: ClassVar[set] = set()
     # The devices on which the kernel of Backend.sleep is loaded.  CUDA loads
-    # no kernel while a stream is held, so load this one before.
+    # no kernel while a stream is held back, so load this kernel earlier.
     ready: ClassVar[set] = set()
 
     def __init__(self, stream):
@@ -120,7 +121,8 @@ class Backend:
 
     def show_done(self, stream):
         """Show compute-sanitizer, by a query, that an allocation on the stream
-        is done.  Give up after 0.1 s, because a held stream is never done."""
+        is done.  Give up after 0.1 s, because a stream that is held back is
+        never done."""
         end = time.monotonic() + 0.1
         while not stream.query() and time.monotonic() < end:
             pass
@@ -148,8 +150,8 @@ class Backend:
         return stats["allocated_bytes.all.current"]
 
     def settled_use(self):
-        """Return in_use() after earlier work is done and the garbage of
-        earlier tests is freed, so that it changes only by what comes next."""
+        """Return in_use(), once earlier work is done and earlier tests'
+        garbage is freed.  So only later operations can change the number."""
         self.settle()
         return self.in_use()
 
@@ -163,8 +165,8 @@ class Backend:
         return _C.default_stream(self.type, index)
 
     def synchronize(self, index=None):
-        # With a limit, this does not call cudaDeviceSynchronize, which makes
-        # compute-sanitizer forget the order of work that it has seen.
+        # With a time limit, this does not call cudaDeviceSynchronize, which
+        # makes compute-sanitizer forget the order of work that it has seen.
         _C.synchronize(self.type, index, 60 if COMPUTE_SANITIZER else None)
 
     def sleep(self, stream, milliseconds):
@@ -183,8 +185,8 @@ class Backend:
         return Gate(stream)
 
     def fill(self, stream, queued):
-        """Fill the queue of a busy stream of the CPU engine, which has
-        `queued` operations already."""
+        """Fill the queue of a busy CPU engine stream, on which `queued`
+        operations are pending already."""
         event = self.event()
         for _ in range(65_536 - queued):
             event.record(stream)
@@ -196,7 +198,7 @@ class Backend:
 
     @contextlib.contextmanager
     def hold(self, stream):
-        """Keep the stream busy for the length of a with block."""
+        """Keep the stream busy during a with block."""
         gate = Gate(stream)
         del stream
         try:
@@ -205,9 +207,9 @@ class Backend:
             gate.open()
 
     def wait_beside(self, stream):
-        """Wait for a stream that should go on although another one is held.
-        The wait has a limit.  On CUDA, the two streams may share a channel to
-        the device, and then the held one holds up both."""
+        """Wait for a stream that should go on although another one is held
+        back.  The wait has a time limit: on CUDA, the two streams may share a
+        channel to the device, and then both are held back."""
         pystreams.wait([stream], timeout=5)
 
     def currents(self):

@@ -1,10 +1,9 @@
-"""A call of each public name, for tests that try every one of them.
+"""A call to each public name, for tests that try all of them.
 
-CASES and CUDA_CASES map the names that a case covers to the case: a function
-that takes a World, prepares a call, and returns it as a function without
-arguments.  The call succeeds.
-test_shortage.py demands a case for each name of _C.pyi and of the modules'
-__all__, or a reason in OTHERS.
+CASES and CUDA_CASES map the names that a case covers to the case.  A case is a
+function that takes a World, prepares a call that succeeds, and returns the
+call as a function without arguments.  test_shortage.py demands a case for each
+name of _C.pyi and of the modules' __all__, or a reason in OTHERS.
 """
 
 import ast
@@ -93,7 +92,7 @@ class World:
         self.settle()
 
     def hold(self):
-        """Hold `stream` back, by work that runs no Python."""
+        """Hold `stream` back with work that runs no Python."""
         semaphore = (ctypes.c_long * 4)()
         assert libc.sem_init(semaphore, 0, 0) == 0
         self.holds.append(semaphore)
@@ -117,7 +116,7 @@ class World:
                 stream.synchronize(timeout=LIMIT)
             except TimeoutError:
                 lost.append(f"{stream} is never idle")
-        # Free the semaphores only now, when no sem_wait uses them any more.
+        # Free the semaphores only now, when no sem_wait uses them any longer.
         self.holds.clear()
         begun, self.begun = self.begun, []
         self.later.callback(self.kept.clear)
@@ -503,7 +502,7 @@ def to_dlpack(world):
 
 
 def exchange(world):
-    """Call each function of the exchange table.  Make objects of the tensors
+    """Call each function in the exchange table.  Make objects from the tensors
     that the functions return."""
     table = table_of(pystreams.Buffer)
     device = world.buffer.__dlpack_device__()
@@ -563,7 +562,7 @@ class Interface:
 
 
 def emulate():
-    # Do not use a with block, because without memory its end may not run.
+    # Do not use a with block, because its end may not run if memory is short.
     _C.emulation_leave(_C.emulation_enter(1, 1 << 20))
 
 
@@ -624,7 +623,7 @@ def buffer_views(world):
 
 
 def record_stream(world):
-    """Give memory up while another stream uses it."""
+    """Release memory while another stream uses it."""
     world.sleep()
 
     def call():
@@ -678,9 +677,9 @@ def fail(world):
     def end():
         with contextlib.suppress(pystreams.AcceleratorError):
             stream.synchronize()
-        # CPython 3.12 may lose the call's frame, and so keep the stream.  The
-        # stream's failure would then become one of the device, so close the
-        # stream.
+        # CPython 3.12 may lose the call's frame, which would keep the stream
+        # alive.  The stream's failure would then become the device's failure,
+        # so close the stream.
         stream.close()
 
     world.later.callback(end)
@@ -703,7 +702,7 @@ def recorded(world):
         return t.rows, t.clock_error
 
     def stop():
-        """Without memory, the end of the with block may not have run."""
+        """If memory is short, the with block's end may not have run."""
         timeline._blocks = 0
         timeline._log = None
         _C.timeline_stop()
@@ -726,7 +725,7 @@ def races_found(world):
             str(wait)
 
     def stop():
-        """Without memory, the end of the with block may not have run."""
+        """If memory is short, the with block's end may not have run."""
         races._users.clear()
         _expressions._OBJECTS = most
         races._counting = 0
@@ -764,7 +763,7 @@ def scheduled(world):
         _C.schedule_forked()
 
     def stop():
-        """Without memory, the end of the with block may not have run."""
+        """If memory is short, the with block's end may not have run."""
         if _C.schedule_is_on():
             _C.schedule_end(True)
 
@@ -774,7 +773,8 @@ def scheduled(world):
 
 def partition(world):
     """Make a partition.  The call keeps its objects out of local variables,
-    because CPython may lose its frame, which would then keep them for ever."""
+    because CPython may lose the call's frame, which would then keep them alive
+    forever."""
     kept = [None] * 2
     world.later.callback(kept.clear)
 
@@ -788,8 +788,8 @@ def partition(world):
 
 
 def green_context(world):
-    # Use one context for all calls, because CPython may lose the frame of a
-    # call, which would then keep the context for ever.
+    # Use one context for all calls, because CPython may lose a call's frame,
+    # which would then keep the context alive forever.
     if world.green is None:
         world.green = cuda.GreenContext(1)
     context = world.green
@@ -800,7 +800,7 @@ def green_context(world):
         context.pop_context()
 
     def pop():
-        """Without memory, the call may not have popped the context."""
+        """If memory is short, the call may not have popped the context."""
         with contextlib.suppress(RuntimeError):
             context.pop_context()
 
@@ -845,7 +845,7 @@ def set_stream(world):
 
 def record_many(world):
     """Make so many records that the engine must enlarge its memory for
-    them."""
+    records."""
     world.hold()
     events = [pystreams.Event(world.device) for _ in range(200)]
 
@@ -1347,7 +1347,7 @@ OTHERS = {
 
 
 def cases(name):
-    """Return the cases of a device type."""
+    """Return the cases for a device type."""
     return {**CASES, **CUDA_CASES} if name == "cuda" else CASES
 
 
@@ -1370,8 +1370,8 @@ def members(path):
 
 
 def public_names():
-    """Return all public names without duplicates.  A name of _C that a module
-    exports again is listed only as _C's."""
+    """Return all public names without duplicates.  A name in _C that another
+    module also exports is listed only as _C's."""
     stub = Path(_C.__file__).with_name("_C.pyi")
     names = {
         name

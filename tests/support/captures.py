@@ -34,7 +34,7 @@ class Capture:
 
 def captured(backend, *works, keep=True):
     """Return a graph of the work that these functions queue; each is called
-    with the stream that is captured."""
+    with the stream that is being captured."""
     graph, stream = Graph(backend.type, keep), backend.stream()
     with Capture(graph, stream):
         for work in works:

@@ -1,5 +1,5 @@
 """What backend.h says, sentence by sentence, and which sentences the
-conformance suite shows."""
+conformance suite tests."""
 
 import importlib
 import pkgutil
@@ -25,7 +25,7 @@ def comments():
     text = (HEADERS / "backend.h").read_text()
     found = {EVERY: plain(text[2 : text.index("*/")])}
     comment = None
-    # Leave out the functions of core that a backend calls; they come first.
+    # Leave out core's functions that backends call; they come first.
     table = text[text.index("struct ps_limit {") :]
     table += (HEADERS / "faults.h").read_text()
     for match in re.finditer(r"/\*(.*?)\*/|\(\*(\w+)\)\(", table, re.S):
@@ -37,7 +37,7 @@ def comments():
 
 
 def claims():
-    """Yield (test, member, sentence) for every test of the suite."""
+    """Yield (test, member, sentence) for every test in the suite."""
     for module in pkgutil.iter_modules(pystreams.testing.__path__):
         if not module.name.startswith("test_"):
             continue

@@ -1,10 +1,10 @@
-"""Press Ctrl-C at each line of the package's Python that an operation comes
-to, and print what is wrong then, a line each:
+"""Press Ctrl-C at each line of the package's Python code that an operation
+reaches, and print what is wrong afterwards, one line per fault:
 
     python tests/support/ctrl_c.py cpu|cuda [OPERATION...]
 
 KeyboardInterrupt is raised where the signal's handler would raise it.  The
-operation then raises it, too, unless the line is a finalizer's.  Afterwards
+operation then raises it, too, unless the line is in a finalizer.  Afterwards,
 the current streams and devices are what they were, no capture is open, nothing
 waits for a notification, and everything is usable.
 """
@@ -34,13 +34,13 @@ PACKAGE = os.path.dirname(pystreams.__file__) + os.sep
 FILES = {concurrent.futures._base.__file__, threading.__file__}
 # More lines than any operation executes.
 MOST = 5000
-# It is a leak only if it comes each time that the line is interrupted again,
-# this many times.
+# It is a leak only if it recurs at each of this many further interrupts of the
+# line.
 AGAIN = 3
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt once, at a line of the package's."""
+    """Raises KeyboardInterrupt once, at one of the package's lines."""
 
     def __init__(self, number):
         self.left = number
@@ -291,8 +291,8 @@ class Program:
 
     def grown(self, before, patience):
         """Return how much more is held than before.  Waits up to `patience`
-        seconds until it is nothing more, because a notification that was
-        cancelled too late still comes, and is freed only then."""
+        seconds for this to become zero, because a notification that was
+        cancelled too late is still called, and is freed only then."""
         end = time.monotonic() + patience
         while True:
             more = [
@@ -304,8 +304,8 @@ class Program:
 
     def press(self, operation, prepare, number, patience=0):
         """Interrupt the operation at its line with this number.  Return the
-        place of the line, or None if there are fewer lines, and how much more
-        the process holds than before."""
+        line's place, or None if there are fewer lines, and how much more the
+        process holds than before."""
         call = prepare(self.world)
         places, before = self.places(), self.held()
         interrupt = Interrupt(number)
@@ -349,7 +349,7 @@ class Program:
         return where, more
 
     def run(self, operation, prepare):
-        # The first uses create objects that are kept for ever, so make the
+        # The first uses create objects that are kept forever, so make the
         # first uses now.
         for _ in range(AGAIN):
             self.press(operation, prepare, MOST)

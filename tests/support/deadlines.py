@@ -1,5 +1,5 @@
-"""How long tests wait for something that must come: far longer than it takes
-on a slow machine, so that only a fault reaches the limit."""
+"""How long tests wait for something that must happen: far longer than it takes
+on a slow machine, so that only a fault reaches the time limit."""
 
 import time
 

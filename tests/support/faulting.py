@@ -1,9 +1,9 @@
-"""Calls every public name after a GPU has faulted or has no memory left.
+"""Calls every public name after a GPU has faulted or has run out of memory.
 
 python tests/support/faulting.py none|fault|refute|memory
 
-Prints what became of each call, as JSON: null, or the exception's type, code
-and text.  Ends with a traceback of every thread where it hangs.
+Prints the outcome of each call, as JSON: null, or the exception's type, code
+and text.  If a call hangs, ends with a traceback of every thread.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ def with_block(context):
 
 
 def every_call(objects):
-    """Yield (name, function) for each public name, close() last."""
+    """Yield (name, function) for each public name, with close() last."""
     arguments = objects.arguments()
     names = [name for name in vars(objects) if name != "behind"]
     for name in names:
@@ -165,7 +165,7 @@ def call(one, member, arguments):
 
 
 def fill_up():
-    """Take what memory there is, in ever smaller blocks."""
+    """Allocate all available memory, in ever smaller blocks."""
     blocks, size = [], 4 << 30
     while size >= 64 << 20:
         try:

@@ -38,8 +38,8 @@ def commit():
 
 
 def driver():
-    """Return the version of the driver itself.  CUDA's driver is a part of
-    it."""
+    """Return the version of the driver itself, of which CUDA's driver is a
+    part."""
     try:
         with open("/proc/driver/nvidia/version") as file:
             words = file.readline().split()
@@ -87,7 +87,7 @@ def counts(path):
     tests were skipped."""
     files, reasons = {}, Counter()
     for case in xml.parse(path).iter("testcase"):
-        # If the test is in a class, the name of the class comes last.
+        # If the test is in a class, the class name comes last.
         names = case.get("classname", "").split(".")
         name = next((n for n in names if n.startswith("test_")), names[-1])
         found = outcome(case)

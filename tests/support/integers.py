@@ -1,4 +1,4 @@
-"""Integers of another type than int."""
+"""Integers of a type other than int."""
 
 
 class Number:

@@ -1,9 +1,9 @@
-"""Kernels for tests, in PTX and launched through ctypes: one that writes
-late, one that tells where it runs, and those that break the device.
+"""Kernels for tests, written in PTX and launched through ctypes: one that
+writes late, one that tells where it runs, and some that break the device.
 
 python tests/support/kernels.py prints the PTX, for ptxas to check.
 
-pystreams knows nothing of these kernels, and does not order them.  Arguments
+pystreams does not know of these kernels, and does not order them.  Arguments
 are not checked: a wrong address or stream crashes the process.
 """
 
@@ -109,8 +109,8 @@ NOWHERE = 0x10
 
 
 class Kernels:
-    """The kernels, loaded by the driver; a stream is a raw handle of the
-    current device's, or 0."""
+    """The kernels, loaded by the driver.  A stream is the raw handle of a
+    stream on the current device, or 0."""
 
     def __init__(self):
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -159,8 +159,8 @@ class Kernels:
         )
 
     def place(self, stream, address, blocks, microseconds):
-        """Write the number of each block's multiprocessor.  A block takes so
-        long, and leaves room for one more on its multiprocessor."""
+        """Write the number of each block's multiprocessor.  Each block takes
+        this long, and leaves room for one more block on its multiprocessor."""
         self.launch(
             stream,
             "place",
@@ -171,7 +171,7 @@ class Kernels:
         )
 
     def fill_late(self, stream, address, nbytes, byte, milliseconds):
-        """Write nbytes, so long after the kernel has begun."""
+        """Write nbytes, this long after the kernel has begun."""
         self.launch(
             stream,
             "fill_late",
@@ -183,8 +183,8 @@ class Kernels:
         )
 
     def read(self, stream, address, nbytes):
-        """The first and the last byte, as a copy on the stream sees them;
-        waits for that copy."""
+        """Return the first and the last byte as a copy on the stream sees
+        them.  Waits for that copy."""
         host = ctypes.create_string_buffer(nbytes)
         self.call(
             "cuMemcpyDtoHAsync_v2",
@@ -197,7 +197,7 @@ class Kernels:
         return host.raw[0], host.raw[-1]
 
     def fault(self, stream):
-        """Write where there is nothing: cudaErrorIllegalAddress."""
+        """Write to an unmapped address: cudaErrorIllegalAddress."""
         self.store(stream, NOWHERE, 1)
 
     def refute(self, stream):

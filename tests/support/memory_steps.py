@@ -1,4 +1,4 @@
-"""Random uses of memory, and what must be in use after each."""
+"""Random uses of memory, and how much memory must be in use after each."""
 
 import random
 
@@ -103,7 +103,8 @@ class Steps:
         )
 
     def finish(self, block):
-        """A borrower gives memory back once its work with it is done."""
+        """A borrower gives memory back once the borrower's work with it is
+        done."""
         if block.lent:
             self.backend.synchronize(block.index)
 

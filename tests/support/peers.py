@@ -1,4 +1,4 @@
-"""Other processes for tests of what processes share.
+"""Other processes, for tests of objects that processes share.
 
 A peer runs one piece of Python at a time, with `backend` as tests have it.
 Code that takes a minute counts as hung.
@@ -37,7 +37,7 @@ class Peer:
         return self._process.pid
 
     def do(self, code):
-        """Run code there; return what an expression is, if a literal."""
+        """Run code in the peer; return an expression's value, if a literal."""
         self.start(code)
         return self.finish()
 
@@ -59,12 +59,12 @@ class Peer:
         return result
 
     def open(self, event, device="backend.device()"):
-        """Open an event there, as `event`."""
+        """Open an event in the peer, as `event`."""
         handle = event if isinstance(event, bytes) else event.ipc_handle()
         self.do(f"event = Event.from_ipc_handle({device}, {handle!r})")
 
     def kill(self):
-        """End it with SIGKILL."""
+        """End the peer with SIGKILL."""
         self._process.kill()
         self._process.wait()
         self._close()
@@ -73,12 +73,12 @@ class Peer:
         self._process.send_signal(number)
 
     def stop(self):
-        """Stop the peer; return once none of its threads runs."""
+        """Stop the peer; return once none of its threads is running."""
         self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def exit(self):
-        """Let it end as programs do; return its exit status."""
+        """Let the peer end as programs do; return its exit status."""
         self._close()
         return self._process.wait(PATIENCE)
 
@@ -93,7 +93,7 @@ def shared(backend, index=None):
 
 
 def opened(backend, peer):
-    """An event that the peer made, there called `event`."""
+    """An event that the peer made and calls `event`."""
     peer.do(
         "event = Event(backend.name, enable_timing=False, interprocess=True)"
     )
@@ -102,13 +102,13 @@ def opened(backend, peer):
 
 
 def hold_there(peer):
-    """Have the peer record the event on a stream that is held up."""
+    """Have the peer record the event on a stream that is held back."""
     peer.do("stream = backend.stream(); gate = backend.gate(stream)")
     peer.do("event.record(stream)")
 
 
 def mapped(backend, address):
-    """Whether there is interprocess memory at the address."""
+    """Return whether there is interprocess memory at the address."""
     if backend.on_engine:
         for line in Path("/proc/self/maps").read_text().splitlines():
             first, last = line.split()[0].split("-")
@@ -123,7 +123,7 @@ def mapped(backend, address):
 
 
 def open_files():
-    """How many files the process has open."""
+    """Return how many files the process has open."""
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
 

@@ -18,7 +18,7 @@ first = pystreams.empty(64, device="cuda:0", stream=other)
 kernels = Kernels()
 if kind == "order":
     # The block is allocated only after `other` has slept, but the writer does
-    # not wait for that.
+    # not wait for the allocation.
     _C.sleep(1, SECOND // 10, other)
 block = pystreams.empty(64, device="cuda:0", stream=other)
 if kind == "none":
@@ -26,7 +26,7 @@ if kind == "none":
 address = NOWHERE if kind == "address" else block.data_ptr()
 kernels.store(writer.cuda_stream, address, 1)
 if kind == "address":
-    # The fault has broken the device, so nothing more can be done on it.
+    # The fault has broken the device, so it cannot be used any more.
     sys.exit()
 other.wait_stream(writer)
 cuda.synchronize()

@@ -1,8 +1,8 @@
-"""The other side of the interchange protocols, made by hand: DLPack capsules
-and tables of functions lent and taken through ctypes, and objects that have
-them.
+"""The other side of the interchange protocols, implemented by hand: DLPack
+capsules and function tables, lent and taken through ctypes, and objects that
+have them.
 
-Nothing here is checked, so that a producer can lie.
+Nothing is checked here, so that a producer can lie.
 """
 
 import ctypes
@@ -130,8 +130,8 @@ pointer_of = function(
 rename = function(
     "PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p
 )
-# These two functions take the capsule's address, because there must be no new
-# reference to a capsule that is being destroyed.
+# These two functions take the capsule's address, because no new reference to a
+# capsule may be created while it is destroyed.
 is_valid = function(
     "PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p
 )
@@ -163,7 +163,7 @@ def destroy(capsule):
 
 class Loan:
     """A tensor of bytes to lend.  Its fields are derived from the bytes,
-    unless they are given.  `deleted` counts the calls of its deleter.  The
+    unless they are given.  `deleted` counts the calls to its deleter.  The
     Loan stays alive while the tensor is lent."""
 
     def __init__(
@@ -213,7 +213,7 @@ class Loan:
         return self.memory.raw
 
     def lend(self):
-        """Return the tensor's address, and expect a call of its deleter."""
+        """Return the tensor's address, and expect a call to its deleter."""
         address = ctypes.addressof(self.struct)
         if self.struct.deleter:
             lent.setdefault(address, []).append(self)
@@ -236,7 +236,7 @@ class Loan:
 
 
 def place(block):
-    """Return the fields that say where a Buffer's memory is."""
+    """Return the fields that describe where a Buffer's memory is."""
     device_type, device_id = block.__dlpack_device__()
     return {
         "data": block.data_ptr(),
@@ -268,7 +268,7 @@ class Producer:
 
 class Table:
     """A table of functions that lends a tensor.  Its producer works on the
-    stream with this handle.  Other fields of the table may be given.  `asked`
+    stream with this handle.  The table's other fields may be given.  `asked`
     has the arguments with which its functions were called."""
 
     def __init__(self, loan, stream=None, **fields):
@@ -313,7 +313,7 @@ def table_of(kind):
 
 
 class Taken:
-    """What another library takes from a capsule of ours, or from a table."""
+    """What another library takes from one of our capsules, or from a table."""
 
     def __init__(self, capsule=None, pointer=None):
         self.versioned = pointer is not None or (

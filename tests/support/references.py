@@ -20,7 +20,7 @@ def plant(world):
 
 
 def references(world, prepare):
-    """Make CALLS calls; return the number of all references afterwards."""
+    """Make CALLS calls; return the total number of references afterwards."""
     for _ in range(CALLS):
         prepare(world)()
         world.settle()
@@ -35,8 +35,8 @@ def main(name, *planted):
         for _ in range(WARM_UP):
             references(world, prepare)
         count = references(world, prepare)
-        # A cache grows now and then, but a leak grows with each call, and so
-        # in each batch.
+        # A cache grows now and then, but a leak grows with each call, and
+        # therefore in each batch.
         for _ in range(BATCHES):
             before, count = count, references(world, prepare)
             grown = count - before

@@ -1,13 +1,13 @@
-"""Random programs under random schedules: the name of a schedule must give the
-same run each time, here and on other Pythons.
+"""Random programs under random schedules: the name of a schedule must produce
+the same run each time, on this Python and on others.
 
     python tests/support/replays.py [FIRST [COUNT [JOBS]]]
 
 Runs each of COUNT programs twice under one name, and every 100th under
 explore(), which names the schedule that it found.  Prints a digest of the
-names, the orders and the bytes of each 10,000 programs, and of all: equal on
-every Python and every machine.  Exits with 1 if a replay differs from the
-first run.
+names, the orders and the bytes for every 10,000 programs, and one for all
+programs.  The digests are equal on every Python and every machine.  Exits with
+1 if a replay differs from the first run.
 """
 
 import hashlib
@@ -41,8 +41,8 @@ STRATEGIES = (
 
 
 class Chooser:
-    """Random numbers of a seed.  They come from random() alone, the one method
-    whose numbers are the same in every release of Python."""
+    """Random numbers from a seed.  They come only from random(), because no
+    other method returns the same numbers in every release of Python."""
 
     def __init__(self, seed):
         self._random = Random(seed).random
@@ -59,7 +59,7 @@ def name_of(seed):
 
 
 def program(seed):
-    """Return all that a program could tell of its schedule."""
+    """Return everything that a program could tell about its schedule."""
     from pystreams import _C, Buffer, Event, Stream
 
     choose = Chooser(seed)
@@ -107,8 +107,8 @@ def run(seed, name):
 
 
 def found(seed):
-    """Return the name of a schedule under which the program has another result
-    than the first one."""
+    """Return the name of a schedule under which the program has a different
+    result than under the first schedule."""
     from pystreams import schedules
 
     expected = schedules.replay(lambda: program(seed), "early")

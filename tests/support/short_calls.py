@@ -1,4 +1,4 @@
-"""Makes the extension module's calls of the C library fail, in a process with
+"""Makes the extension module's calls to the C library fail, in a process with
 shortage.c preloaded."""
 
 import ctypes

@@ -1,14 +1,15 @@
-"""Have each allocation of each public call fail, one at a time and all from
-one on, and print what is wrong then, a line each:
+"""Have each allocation in each public call fail, first alone and then with all
+allocations after it, and print what is wrong afterwards, one line per fault:
 
     python tests/support/shortage.py KIND cpu|cuda [CASE...]
 
-A call that is short of something ends with MemoryError, or with OSError when
-it is short of descriptors, or works all the same.  Then everything is usable,
-what was begun ends, and nothing is kept.  KIND is what fails: `python`, the
-interpreter's allocator; `native`, the module's own calls, for which shortage.c
-is loaded before all else; `threads` and `delivery`, the interpreter's
-allocator on the package's threads, and during delivery to an event loop.
+A call that is short of something ends with MemoryError, or with OSError if it
+is short of descriptors, or works all the same.  Afterwards, everything must be
+usable, what was begun must end, and nothing may be kept.  KIND is what fails:
+`python`, the interpreter's allocator; `native`, the module's own calls, for
+which shortage.c is loaded before all else; `threads` and `delivery`, the
+interpreter's allocator on the package's threads, and during delivery to an
+event loop.
 """
 
 import _testcapi
@@ -32,8 +33,8 @@ from short_calls import Native
 
 import pystreams
 
-# Import what calls import at their first use.  It may be compiled at the
-# import, and CPython's compiler shall not be swept.
+# Import what calls import at their first use.  Importing may compile it, and
+# CPython's compiler must not be swept.
 import pystreams._asyncio
 import pystreams._explain
 import pystreams._interchange
@@ -44,8 +45,8 @@ SHORT = (MemoryError, OSError)
 # to which an exception propagates.  It then loses the exception
 # (take_ownership in frame.c).  CPython 3.10 raises no exception if it has no
 # memory for the cache that a function gets at its 1024th call
-# (_PyCode_InitOpcache).  The text is empty if there is no memory for it,
-# either (_PyErr_FormatV).
+# (_PyCode_InitOpcache).  The text is empty if there is no memory for it
+# (_PyErr_FormatV).
 LOST = (
     re.compile("^$|_PyEval_EvalFrameDefault returned NULL without")
     if sys.version_info < (3, 11)
@@ -58,10 +59,10 @@ LOST = (
 )
 # More allocations than any call makes.
 MOST = 2000
-# How many allocations fail in the sweeps in which all fail.  There must not be
-# more.  CPython 3.11 ends the process after 32 failures while it makes a
-# MemoryError, and with no memory at all it tries for ever to enter a block
-# that handles an exception.
+# The number of allocations that fail in the sweeps in which an allocation and
+# those after it fail.  It must not be larger.  CPython 3.11 ends the process
+# after 32 failures while it makes a MemoryError, and with no memory at all, it
+# tries forever to enter a block that handles an exception.
 MANY = 25
 SWEEPS = 10
 BATCH = 100
@@ -81,8 +82,8 @@ class Python:
     held = staticmethod(lambda: 0)
 
     def attempt(self, call, skip, count):
-        """Have count allocations fail after skip.  Return whether the first of
-        them has failed, and how the call ended."""
+        """Have `count` allocations fail after `skip` successful ones.  Return
+        whether the first of them has failed, and how the call ended."""
         error, failed = None, True
         try:
             _testcapi.set_nomemory(skip, skip + count)
@@ -107,8 +108,9 @@ class Python:
 
 
 class Threads(Python):
-    """The interpreter's allocator, from the moment when a scene on a thread of
-    the package says so.  The scene returns the Futures that must end then."""
+    """The interpreter's allocator, from the moment that a scene on one of the
+    package's threads chooses.  The scene returns the Futures that must end
+    then."""
 
     ENDED = ("FINISHED", "CANCELLED_AND_NOTIFIED")
 
@@ -124,7 +126,7 @@ class Threads(Python):
         futures = call(start)
         end = time.monotonic() + LIMIT
         over, left = False, futures
-        # Take no lock, as this may fail here, too.
+        # Take no lock, because this may fail here, too.
         while left:
             try:
                 looks = True
@@ -233,8 +235,8 @@ class Delivery(Python):
             asyncio._set_running_loop(None)
         try:
             end, left = time.monotonic() + LIMIT, futures
-            # Do not use asyncio.wait().  A future that is done may have had no
-            # memory to tell the tasks that wait for it.
+            # Do not use asyncio.wait().  There may have been no memory for a
+            # finished future to notify the tasks that wait for it.
             while left and time.monotonic() < end:
                 loop.run_until_complete(asyncio.sleep(0.001))
                 left = [f for f in futures if not f.done()]
@@ -280,7 +282,8 @@ def is_short(error):
         if left and "a result with an exception set" in str(error):
             return is_short(error.__cause__)
         return LOST is not None and LOST.search(str(error)) is not None
-    # CPython's own errors, and the error of a peer whose memory cannot be had.
+    # CPython's own errors, and the error for a peer whose memory cannot be
+    # accessed.
     if re.search("can't (allocate lock|start new)|out of reach", str(error)):
         return True
     return error.__context__ is not None and is_short(error.__context__)
@@ -303,7 +306,7 @@ class Sweep:
             print(line, flush=True)
 
     def sweep(self, case, prepare, count, most=MOST):
-        """Have each allocation of the call fail, together with those after it.
+        """Have each allocation in the call fail, together with those after it.
         Return the number of allocations."""
         for skip in range(most):
             call = prepare(self.world)
@@ -324,7 +327,7 @@ class Sweep:
         return most
 
     def check(self, case, where):
-        """Check that all is as it was before, and note what is not."""
+        """Check that everything is as it was before, and note what is not."""
         lost = self.world.settle()
         try:
             assert self.world.stream.submit(int, "7").result(LIMIT) == 7
@@ -391,7 +394,7 @@ class Sweep:
         return True
 
     def look_for_leak(self, case, prepare, count, kind):
-        """Find the allocation whose failure leaks each time.  The
+        """Find the allocation whose failure causes a leak each time.  The
         interpreter's lists of free objects grow, too, but ever more slowly."""
         for skip in range(count):
             grown, before = BATCH, self.held()[kind]
@@ -408,8 +411,8 @@ class Sweep:
 
 
 def start_again(names, chosen):
-    """Run this program again, with the cases of these names instead of those
-    that were chosen.  In the new program, nothing is stuck."""
+    """Run this program again, with the cases that have these names instead of
+    the chosen ones.  In the new process, nothing is stuck."""
     if names:
         program = [sys.executable, *sys.orig_argv[1:]]
         os.execv(sys.executable, [*program[: len(program) - chosen], *names])

@@ -26,7 +26,7 @@ from pystreams import _C
 THREADS = 8
 STREAMS = 12
 LONG = 60
-# If no operation is done for so many seconds, the program counts as hung.
+# If no operation completes for this many seconds, the program counts as hung.
 STALL = 30
 FULL = 65_600
 
@@ -57,8 +57,8 @@ class Stress:
         self.seconds = seconds
         self.lanes = [Lane(self.device) for _ in range(STREAMS)]
         self.events = [pystreams.Event(device) for _ in range(STREAMS)]
-        # For each thread, how many callables it gave to the stream of each
-        # log.
+        # For each thread, how many callables it submitted to each log's
+        # stream.
         self.given = []
         self.operations = dict(OPERATIONS)
         self.on_gpu = self.type == 1 and not _C.is_emulated(self.type)
@@ -76,9 +76,9 @@ class Stress:
                 self.operations[operation] = weight
 
     def prepare(self, rng):
-        """Do everything once, alone.  While a GPU's driver loads a kernel, it
-        waits for the callables of all streams, and blocks the calls that they
-        make."""
+        """Do everything once, on a single thread.  While a GPU's driver loads
+        a kernel, it waits for the callables of all streams, and blocks the
+        calls that they make."""
         faulthandler.dump_traceback_later(2 * LONG, exit=True)
         given = {}
         self.given.append(given)
@@ -122,9 +122,9 @@ class Stress:
             self.errors.append(error)
 
     def is_over(self):
-        """Whether the time is up and all operations have been done, except for
-        the rarest ones.  On a busy machine, the time may be too short for a
-        rare operation."""
+        """Return whether the time is up and all operations have been done,
+        except for the rarest ones.  On a busy machine, the time may be too
+        short for a rare operation."""
         return time.monotonic() >= self.end and all(
             number > 0 or self.operations[name] < 1
             for name, number in self.done.items()
@@ -252,8 +252,8 @@ class Stress:
         assert seen.done() and target == bytes([byte]) * nbytes
 
     def fill_queue(self, rng, given):
-        """Queue more than a queue holds, while a callable keeps the queue from
-        moving."""
+        """Queue more than a queue can hold, while a callable keeps the queue
+        from moving."""
         stream, go = pystreams.Stream(self.device), threading.Event()
         event = pystreams.Event(self.device.type)
         held = stream.submit(go.wait, LONG)
@@ -334,8 +334,8 @@ THEIRS = {"cupy": ("cupy_callback", 5), "numba": ("numba_done", 5)}
 
 
 class Handle(int):
-    """A handle with a `value`, which numba-cuda 0.30 uses.  Since Numba uses
-    cuda.bindings, the handles of its streams lack it."""
+    """A handle with a `value`, which numba-cuda 0.30 uses.  Since Numba began
+    to use cuda.bindings, its stream handles lack the `value`."""
 
     @property
     def value(self):

@@ -1,5 +1,5 @@
-"""Tables of a backend, made with ctypes from what backend.h says: for
-registering, never for calling."""
+"""Backend tables, made with ctypes from what backend.h says.  They are only
+for registration; their functions must not be called."""
 
 import ctypes
 import re
@@ -112,7 +112,7 @@ LEAST_SIZE = Table.event_synchronize.offset + Table.event_synchronize.size
 
 
 def table(**fields):
-    """A table with the required members, and what fields say otherwise."""
+    """A table with the required members and these fields."""
     some_function = ctypes.cast(
         ctypes.CDLL(None).getpid, ctypes.c_void_p
     ).value
@@ -133,7 +133,8 @@ class Faults(ctypes.Structure):
 
 
 def capsule(address, name=NAME):
-    """A capsule for a table, which with its name must outlive it."""
+    """A capsule for a table.  The table and the name must outlive the
+    capsule."""
     new = ctypes.pythonapi.PyCapsule_New
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)

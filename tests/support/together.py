@@ -1,12 +1,13 @@
-"""Threads that start at once."""
+"""Threads that start at the same time."""
 
 import threading
 
 
 def together(work, threads=64, meanwhile=None):
-    """Run work(number) on each thread, all starting at once; re-raise.
+    """Run work(number) on each thread, all starting at the same time.
+    Raise the first error again.
 
-    Until they have ended, this thread calls meanwhile().
+    Until the threads have ended, this thread calls meanwhile().
     """
     barrier = threading.Barrier(threads)
     errors = []

@@ -1,4 +1,4 @@
-"""Compare pystreams with the torch that is installed.
+"""Compare pystreams with the installed torch.
 
     python tests/support/torch_parity.py [--to FOLDER]
 
@@ -10,8 +10,8 @@ One GPU does not show all differences.
 
 Without a GPU, compares only the members, their signatures and the programs of
 devices, and writes to torch-parity-without-a-gpu.md and
-torch-without-a-gpu.json.  So a version of torch can be compared that no
-machine with a GPU has.
+torch-without-a-gpu.json.  So pystreams can be compared with a version of torch
+that no machine with a GPU has.
 """
 
 import argparse
@@ -51,8 +51,8 @@ def differences(torch, ours):
 
 
 class Comparison:
-    """The differences by their reasons, the differences without a reason, and
-    the reasons and rows without a difference."""
+    """The differences, grouped by their reasons; the differences without a
+    reason; and the reasons and rows without a difference."""
 
     def __init__(self, torch, ours, meant=reasons.REASONS):
         self.torch, self.ours, self.reasons = torch, ours, meant
@@ -139,7 +139,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--to", type=Path, help="the folder to write to")
     folder = parser.parse_args().to
-    # If a program crashes, the traceback has the program as its filename.
+    # If a program crashes, the traceback shows the program in place of a
+    # filename.
     faulthandler.enable()
     try:
         import torch

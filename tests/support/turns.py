@@ -3,7 +3,8 @@ schedules.
 
     python tests/support/turns.py [FIRST [COUNT]]
 
-Prints a digest of each program's run, which is the same in each process.
+Prints a digest of each program's run.  The digest is the same in every
+process.
 """
 
 import concurrent.futures
@@ -14,7 +15,7 @@ import replays
 from replays import Chooser
 
 STREAMS, CELLS, SIZE = 3, 3, 8
-# "all:" names orders of the programs of replays.py.
+# "all:" names orders of the programs in replays.py.
 STRATEGIES = [s for s in replays.STRATEGIES if not s.startswith("all:")]
 
 
@@ -26,7 +27,8 @@ def name_of(seed):
 
 
 class Program:
-    """A program of a seed, and all that it could tell of its schedule."""
+    """A program made from a seed, and everything that it could tell about its
+    schedule."""
 
     def __init__(self, seed):
         from pystreams import Stream, empty

@@ -37,8 +37,8 @@ broken_event_record(const struct ps_backend *self, int device, ps_handle event,
     return stream != NULL ? PS_SUCCESS : PS_ERROR_INVALID_HANDLE;
 }
 
-/* "latest": a wait is for the record that is the event's latest when the
- * stream reaches the wait, not for the latest at the call. */
+/* "latest": a wait is for the event's latest record when the stream reaches
+ * the wait, not for the latest record at the time of the call. */
 enum { WAITS = 4096 };
 static struct {
     uint64_t number;
@@ -88,7 +88,8 @@ latest_event_record(const struct ps_backend *self, int device, ps_handle event,
     return status;
 }
 
-/* "default": the default stream has another handle, and 0 is refused. */
+/* "default": the default stream has a handle other than 0, and 0 is
+ * refused. */
 static ps_status
 nonzero_stream_query(const struct ps_backend *self, int device,
                      ps_handle handle)
@@ -121,7 +122,7 @@ nonzero_event_record(const struct ps_backend *self, int device,
                        : PS_ERROR_INVALID_HANDLE;
 }
 
-/* "first": every wait for a device is for device 0. */
+/* "first": a wait for any device waits for device 0. */
 static ps_status
 first_device_synchronize(const struct ps_backend *self, int device,
                          const struct ps_limit *limit)
@@ -188,7 +189,7 @@ early_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
     return status;
 }
 
-/* "ajar": a gate holds nothing back. */
+/* "ajar": a gate does not hold anything back. */
 static ps_status
 ajar_stream_gate(const struct ps_backend *self, int device, ps_handle handle,
                  ps_notification_function reached, void *argument,
@@ -445,8 +446,8 @@ static const struct {
 };
 
 /* Copy the members that are not NULL to the table.  `first` is the offset of
- * the first member, and `size` the size of the table; between the two are only
- * pointers to functions. */
+ * the first member, and `size` the size of the table; between the two, there
+ * are only function pointers. */
 static void
 replace(void *table, const void *members, size_t first, size_t size)
 {

@@ -168,7 +168,7 @@ is_full(int device, ps_handle handle)
 }
 
 /* A gate is an operation that runs until the gate is opened.  The gate's
- * handle is the number of the operation. */
+ * handle is the number of that operation. */
 static ps_status
 gated_gate_open(const struct ps_backend *self, int device, ps_handle gate)
 {

@@ -1,4 +1,4 @@
-/* The counts of checks, and helpers of the tests. */
+/* The counts of checks, and the tests' helpers. */
 #include "check.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* CHECK, the counts of passed and failed checks, the backend under test, and a
- * function that runs a test in a process of its own. */
+ * function that runs a test in its own process. */
 #ifndef CUDA_CHECK_H
 #define CUDA_CHECK_H
 
@@ -32,12 +32,11 @@ int current_device(void);
 /* Returns whether this process has a primary context on the device. */
 int is_used(int device);
 
-/* Returns the NVML function of this name.  *handle becomes NVML's handle of
- * the device, with which the caller can call the function. */
+/* Returns the NVML function with this name.  *handle becomes NVML's handle for
+ * the device, which the caller can pass to the function. */
 void *nvml_find(const char *name, int device, void **handle);
 
-/* Returns the bytes of the device's memory that are in use by all processes
- * together. */
+/* Returns how many bytes of the device's memory all processes together use. */
 long long memory_in_use(int device);
 
 /* A host function that adds one to the int that it is given. */

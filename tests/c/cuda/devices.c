@@ -1,4 +1,4 @@
-/* Devices: a machine without any, the number of visible ones, their
+/* Devices: a machine without devices, the number of visible devices, their
  * properties, and which device is current or has a context. */
 #include "check.h"
 #include "tests.h"
@@ -137,8 +137,8 @@ test_first_device(void)
     }
 }
 
-/* Create a context on the device.  Returns the bytes that are then in use on
- * device 0, because a context takes a little memory of every device. */
+/* Create a context on the device.  Returns how many bytes are then in use on
+ * device 0, because a context uses a little memory on every device. */
 static long long
 memory_beside_context(int device)
 {

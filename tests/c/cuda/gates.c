@@ -14,7 +14,7 @@
 
 #include "../../../csrc/backends/cuda/driver.h"
 
-/* A gate or a notification, and what the call of reach() for it has stored.
+/* A gate or a notification, and what the call to reach() for it has stored.
  * If `opens` is true, reach() opens the gate. */
 struct arrival {
     struct ps_notification notification;
@@ -94,7 +94,7 @@ pass_gates(int device, ps_handle stream)
     memset(pinned, 0, 2);
     OK(gpu->sleep(gpu, device, stream, A_WHILE));
     gate_new(device, stream, &first);
-    /* Copy by way of device memory, because a copy from host memory to host
+    /* Copy through device memory, because a copy from host memory to host
      * memory would block this thread until the gate is opened. */
     OK(gpu->memory_copy(gpu, device, stream, data, &pinned[0], 1));
     OK(gpu->memory_copy(gpu, device, stream, &pinned[1], data, 1));
@@ -198,9 +198,9 @@ notify_many(int device)
     CHECK(first.reached == 1 && all.reached == MANY);
 }
 
-/* A notification of an event is for the event's latest record at the call,
- * even if the event is then recorded again or destroyed.  This holds for
- * interprocess events, too. */
+/* A notification for an event waits for the event's latest record at the time
+ * of the call, even if the event is then recorded again or destroyed.  This
+ * holds for interprocess events, too. */
 static void
 notify_of_records(int device)
 {
@@ -442,7 +442,7 @@ static const char trap_source[] = ".version 6.0\n"
                                   ".address_size 64\n"
                                   ".visible .entry trap() { trap; ret; }\n";
 
-/* A gate is also reached if its stream fails.  After this failure, the process
+/* A gate is reached even if its stream fails.  After this failure, the process
  * cannot use the device any more. */
 void
 test_gates_failed(void)

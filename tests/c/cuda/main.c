@@ -3,7 +3,7 @@
  * 0 failed".
  *
  * This process only counts devices, and does not initialize the driver.  Each
- * test runs in a child process of its own, so it begins with no context on any
+ * test runs in its own child process, so it begins with no context on any
  * device. */
 #include "check.h"
 #include "tests.h"

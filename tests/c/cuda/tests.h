@@ -1,4 +1,4 @@
-/* All tests, by the files that define them; main.c runs them. */
+/* All tests, listed by the files that define them; main.c runs them. */
 #ifndef CUDA_TESTS_H
 #define CUDA_TESTS_H
 

@@ -1,11 +1,12 @@
-/* Tests which record a wait is for, how events order the work of streams, and
- * the time between two events. */
+/* Tests which record a wait waits for, how events order the work on streams,
+ * and the time between two events. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
 
-/* A wait is for the event's latest record at the call.  The records of one
- * event may complete in another order than that in which they were made. */
+/* A wait is for the event's latest record at the time of the call.  The
+ * records of one event may complete in an order different from that in which
+ * they were made. */
 void
 test_versions(void)
 {

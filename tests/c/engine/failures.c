@@ -4,7 +4,7 @@
 #include "tests.h"
 #include "work.h"
 
-/* Make a chain of streams, in which each stream waits for the one before it,
+/* Make a chain of streams, in which each stream waits for the previous one,
  * and let stream `wrong` fail.  Its later work is skipped, and the failure
  * passes on to all streams behind it.  If `queued` is true, all of this is
  * queued before any of it runs. */

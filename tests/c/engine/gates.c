@@ -1,6 +1,5 @@
-/* Tests when and on which thread gates are reached, which work gates hold
- * back, and how they end.  Also tests waits that time out or are interrupted.
- */
+/* Tests when and on which thread gates are reached, which work they hold back,
+ * and how they end.  Also tests waits that time out or are interrupted. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -13,7 +12,7 @@
 
 enum { SECOND = 1000000000 };
 
-/* A gate, or a notification, and what became of it.  When it is reached,
+/* A gate or a notification, and what happened to it.  When it is reached,
  * reach() opens it if `opens` is true, and opens the gate `other` if that is
  * not 0. */
 struct gate {
@@ -105,8 +104,8 @@ test_gates(void)
 }
 
 /* If a notification opens a gate and so makes another notification due, the
- * second is not called within the first.  So the stack does not grow with the
- * number of gates. */
+ * second is not called within the first.  Therefore, the stack does not grow
+ * with the number of gates. */
 void
 test_gates_opened_within(void)
 {
@@ -174,7 +173,7 @@ test_gates_failed(void)
     OK(cpu->stream_destroy(cpu, 0, stream));
 }
 
-/* A full queue refuses a gate, which then is never reached. */
+/* A full queue refuses a gate, and the gate is never reached. */
 void
 test_gates_refused(void)
 {
@@ -189,7 +188,7 @@ test_gates_refused(void)
     CHECK_STATUS(
         cpu->stream_gate(cpu, 0, stream, reach, &refused, &refused.handle),
         PS_ERROR_QUEUE_FULL);
-    /* A notification takes no place in the queue. */
+    /* A notification occupies no place in the queue. */
     refused.notification.reached = reach;
     refused.notification.argument = &refused;
     OK(cpu->stream_notify(cpu, 0, stream, &refused.notification));
@@ -339,8 +338,8 @@ ask(void *argument)
     return asked->times == asked->most;
 }
 
-/* A wait ends when its is_over returns true.  A wait for an event is for the
- * record that was the latest when the wait began. */
+/* A wait ends when its is_over returns true.  A wait for an event waits for
+ * the record that was the latest when the wait began. */
 void
 test_interrupted_waits(void)
 {

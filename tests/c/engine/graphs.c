@@ -52,7 +52,7 @@ test_graphs(void)
     stream_end(stream);
 }
 
-/* The capture of an empty graph in another one adds nothing. */
+/* Capturing an empty graph in another graph adds nothing. */
 void
 test_empty_child(void)
 {

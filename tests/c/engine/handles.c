@@ -1,5 +1,5 @@
-/* Tests that the engine rejects invalid handles: those of destroyed objects,
- * those of objects of another kind or another engine, and mere numbers. */
+/* Tests that the engine rejects invalid handles: handles of destroyed objects,
+ * of objects of another kind or from another engine, and arbitrary numbers. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"

@@ -1,6 +1,6 @@
 /* Tests the events and streams whose state is known without the engine's lock
  * (see cpu_slot_known).  While the state is known, calls must take no lock.
- * Some operations must end the known state.  All of this must also work if
+ * Some operations must end the known state.  All of this must work even if
  * several threads do it at once. */
 #include "check.h"
 #include "tests.h"
@@ -16,7 +16,7 @@
 static ps_handle idle_stream, done_event, timed_event;
 static atomic_bool probes;
 
-/* Called while the process forks.  Then this thread holds the engine's lock,
+/* Called while the process forks.  This thread then holds the engine's lock,
  * so a call that took the lock would never return. */
 static void
 within_fork(void)
@@ -350,7 +350,7 @@ race(void *argument)
     return NULL;
 }
 
-/* Several threads record one event, and its time never goes back. */
+/* Several threads record one event, and its time never decreases. */
 static void *
 race_times(void *argument)
 {

@@ -50,7 +50,7 @@ enum { BLOCK = 64 * 1024, BLOCK_ROUNDS = 200 };
 static unsigned char shared_block[BLOCK];
 
 /* Small transfers run on the calling threads, but still in stream order.  So
- * no copy sees a fill that is half done. */
+ * no copy sees a half-done fill. */
 static void *
 fill_thread(void *argument)
 {

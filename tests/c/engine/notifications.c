@@ -1,5 +1,5 @@
-/* Tests which work a notification is for, in which order notifications come,
- * and that a cancelled notification leaves nothing behind. */
+/* Tests which work a notification waits for, in which order notifications are
+ * called, and that a cancelled notification leaves nothing behind. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A notification, and what became of it. */
+/* A notification, and what happened to it. */
 struct notified {
     struct ps_notification notification;
     atomic_int reached;
@@ -107,7 +107,7 @@ test_notifications(void)
         CHECK(rest[i - 1].place < rest[i].place);
     }
 
-    /* The destruction of a stream does not affect its notifications. */
+    /* Destroying a stream does not affect its notifications. */
     hold_take(cpu, &busy, other);
     of_stream(other, &first);
     OK(cpu->stream_destroy(cpu, 0, other));
@@ -169,8 +169,8 @@ test_notifications_refused(void)
 }
 
 /* Cancel notifications at the beginning, in the middle and at the end of the
- * list of pending notifications.  Altogether, cancel more of them than a queue
- * has places. */
+ * list of pending notifications.  In total, cancel more notifications than a
+ * queue has places. */
 void
 test_notifications_cancelled(void)
 {

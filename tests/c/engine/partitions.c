@@ -33,8 +33,8 @@ stream_within(ps_handle partition, int priority)
     return stream;
 }
 
-/* Eight threads run this.  On a machine with fewer processors, not all of them
- * can have a partition at the same time. */
+/* Eight threads run this.  On a machine with fewer processors, not all of
+ * these threads can have a partition at the same time. */
 static void *
 partition_thread(void *argument)
 {

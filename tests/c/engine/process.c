@@ -1,4 +1,4 @@
-/* The engine and its process: forks, a process that can start no thread, and
+/* The engine and its process: forks, a process that cannot start threads, and
  * shutdown. */
 #include "check.h"
 #include "tests.h"
@@ -149,8 +149,8 @@ load_thread(void *argument)
     return NULL;
 }
 
-/* Fork in a notification that runs on the thread of a caller, within the call.
- * The call returns in the parent and in the child. */
+/* Fork in a notification that runs on a caller's thread, within the call.  The
+ * call returns in the parent and in the child. */
 static void
 fork_in_notification(struct forker *forker)
 {

@@ -1,7 +1,7 @@
 /* Tests events that several processes share.  Most of these tests need only
  * one process.  It creates an event and opens the event's interprocess handle,
  * and the engine treats the opened event as one of another process.  Only the
- * test of processes that die uses a second process. */
+ * test of a process that dies uses a second process. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"

@@ -221,8 +221,8 @@ test_full_queue(void)
     OK(cpu->memory_free(cpu, 0, stream, data));
     CHECK_STATUS(cpu->stream_wait_room(cpu, 0, stream, 10000000),
                  PS_ERROR_TIMED_OUT);
-    /* With the free, the queue has one operation more than its limit.  So when
-     * only the hold has ended, the queue is still full. */
+    /* With the free, the queue has one operation more than its limit allows.
+     * So when only the hold has ended, the queue is still full. */
     hold_release(&hold);
     OK(cpu->stream_wait_room(cpu, 0, stream, INT64_MAX));
     stream_end(stream);

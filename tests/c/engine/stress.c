@@ -1,4 +1,5 @@
-/* Stress: threads make random calls for streams and events that they share. */
+/* Stress test: threads make random calls on streams and events that they
+ * share. */
 #include "check.h"
 #include "tests.h"
 #include "work.h"

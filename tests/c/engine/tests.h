@@ -1,5 +1,5 @@
-/* All tests, by the files that define them; main.c runs them.  Each test
- * leaves the engine idle and without failures. */
+/* All tests, listed by the files that define them; main.c runs them.  Each
+ * test leaves the engine idle and without failures. */
 #ifndef ENGINE_TESTS_H
 #define ENGINE_TESTS_H
 

@@ -1,5 +1,5 @@
 /* An extension module that registers the device type "failing".  Its backend
- * is the CPU engine, but calls of some members fail when a test says so. */
+ * is the CPU engine, but calls to some members fail when a test says so. */
 #include <Python.h>
 
 #include <pystreams/faults.h>
@@ -72,8 +72,8 @@ fail(PyObject *module, PyObject *args)
                : NULL;
 }
 
-/* Returns how often the member that was named in the last call of fail() has
- * been called since then. */
+/* Returns how often the member that was named in the last call to fail() has
+ * been called since that call. */
 static PyObject *
 called(PyObject *module, PyObject *args)
 {

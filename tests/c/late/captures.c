@@ -1,13 +1,13 @@
-/* Tests two threads of which one begins or ends a capture.  The driver's
+/* Tests two threads, one of which begins or ends a capture.  The driver's
  * functions are replaced with functions that capture nothing.
  *
  * A capture that begins on a stream while another thread ends an invalidated
  * capture of that stream must keep the list of its gates.
  *
  * While a gate is being queued on a stream, the stream must join no capture.
- * But a thread that waits for room in a stream's queue must not hinder others
- * that capture other streams, and must not hinder for ever one that captures
- * this stream. */
+ * But a thread that waits for room in a stream's queue must not hinder threads
+ * that capture other streams, and must not forever hinder a thread that
+ * captures this stream. */
 #include "../../../csrc/backends/cuda/driver.h"
 
 #include "check.h"
@@ -37,7 +37,8 @@ capture_info(CUstream captured, CUstreamCaptureStatus *state, cuuint64_t *id,
     return CUDA_SUCCESS;
 }
 
-/* Whether a thread is queueing a gate, and whether one has begun to. */
+/* Whether a thread is queueing a gate, and whether a thread has begun to queue
+ * one. */
 static atomic_bool is_queueing, has_queued;
 static atomic_int joined_while_queueing;
 /* Whether a thread that queues a gate waits for room until `has_room`. */
@@ -75,8 +76,8 @@ write_value(CUstream captured, CUdeviceptr address, cuuint32_t value,
     return CUDA_SUCCESS;
 }
 
-/* The second capture begins slowly, so that the thread that ends the first one
- * would overtake it. */
+/* The second capture begins slowly, so that the thread that ends the first
+ * capture would overtake it. */
 cudaError_t
 cudaStreamBeginCapture(cudaStream_t captured, enum cudaStreamCaptureMode mode)
 {

@@ -1,5 +1,5 @@
-/* CHECK, the number of checks that failed, pauses, and the backend under test,
- * for test programs that are a single file. */
+/* CHECK, the number of failed checks, pauses, and the backend under test, for
+ * test programs that consist of a single file. */
 #ifndef LATE_CHECK_H
 #define LATE_CHECK_H
 

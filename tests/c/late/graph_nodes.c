@@ -9,8 +9,8 @@
 #include <string.h>
 
 /* The nodes of the graph.  A copy, a kernel and a host function depend on a
- * fill, and a record depends on these three.  Last is an allocation, which has
- * no edges. */
+ * fill, and a record depends on these three.  The last node is an allocation,
+ * which has no edges. */
 enum { FILL, COPY, KERNEL, HOST, RECORD, OTHER, NODES };
 
 static const CUgraphNodeType types[NODES] = {

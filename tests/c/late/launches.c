@@ -1,8 +1,8 @@
 /* Tests two launches of a graph that has a gate.  The device fails while the
- * backend reports that the first launch has reached the gate.  The arrival of
- * the first launch must still be reported as a success, and after it the
- * arrival of the second launch as a failure.  The driver's functions are
- * replaced with functions that capture and launch nothing. */
+ * backend reports that the first launch has reached the gate.  The first
+ * launch's arrival must still be reported as a success, and after it, the
+ * second launch's arrival as a failure.  The driver's functions are replaced
+ * with functions that capture and launch nothing. */
 #include "../../../csrc/backends/cuda/driver.h"
 #include "../../../csrc/backends/cuda/graph_gate.h"
 
@@ -35,8 +35,8 @@ capture_info(CUstream stream, CUstreamCaptureStatus *state, cuuint64_t *id,
     return CUDA_SUCCESS;
 }
 
-/* The first write that is captured is the one by which a launch reports that
- * it has reached the gate. */
+/* The first captured write is the one by which a launch reports that it has
+ * reached the gate. */
 static int
 write_value(CUstream stream, CUdeviceptr address, cuuint32_t value,
             unsigned flags)

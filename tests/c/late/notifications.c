@@ -2,9 +2,9 @@
  * late_cuda.  The program is meant to run with a sanitizer.  Several threads
  * ask for notifications and cancel them while the work ends, and while events
  * are recorded again and destroyed.  Checks that each notification is either
- * called once, or cancelled and never called.  Also checks that a stream
- * reaches a gate only when all its earlier gates are opened.  Prints the
- * number of checks that failed. */
+ * called exactly once, or cancelled and never called.  Also checks that a
+ * stream reaches a gate only when all its earlier gates are opened.  Prints
+ * the number of checks that failed. */
 #include "check.h"
 
 #include <pthread.h>
@@ -31,8 +31,8 @@ struct gate {
 
 static ps_handle streams[STREAMS];
 /* For each stream, how many gates it has reached that are not opened.  No lock
- * guards these, so that a sanitizer reports a race if a stream does not reach
- * its gates one after another. */
+ * guards these counts, so that a sanitizer reports a race if a stream does not
+ * reach its gates one after another. */
 static int at_gates[STREAMS];
 
 static void

@@ -9,8 +9,8 @@
 
 enum { ALIGNMENT = 256, MOST_OPERATIONS = 1 << 22, ON_NO_STREAM = -1 };
 
-/* An operation.  Members that it does not need are NULL or 0.  Operations are
- * identified by their indices in `operations`. */
+/* An operation.  Members that the operation does not need are NULL or 0.
+ * Operations are identified by their indices in `operations`. */
 struct operation {
     int next;  /* the next operation on its stream, or ON_NO_STREAM */
     int after; /* an operation of another stream that must be done before */
@@ -27,8 +27,8 @@ struct operation {
     void *to;
     const void *from; /* NULL if this is a fill with the value */
     size_t nbytes;
-    /* The profiler that was told of the call that queued this, the name of the
-     * called function, and the number that the profiler has chosen. */
+    /* The profiler that was told of the call that queued this operation, the
+     * name of the called function, and the number that the profiler chose. */
     const struct late_cuda_profiler *profiler;
     const char *call;
     uint32_t call_number;
@@ -48,8 +48,7 @@ struct block {
     int freed;
     int stream;
     unsigned allocated; /* the time, by the stream's clock */
-    /* The time at which each stream last used it, by the clock of that stream.
-     */
+    /* The time at which each stream last used it, by that stream's clock. */
     unsigned used[MOST_STREAMS];
     struct block *next;
 };

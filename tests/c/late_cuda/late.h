@@ -1,13 +1,13 @@
 /* A fake CUDA with one device, for machines without a GPU: the functions of
  * libcuda and cudart that the backend calls, without graphs.  Work is delayed.
- * From time to time, some operations run.  They are chosen at random among the
- * operations that may run according to the order of streams and events.
+ * From time to time, some operations run.  They are chosen at random from the
+ * operations that the order of streams and events allows to run.
  *
  * The library reports and counts each use of memory that is not ordered after
- * the memory's allocation, and each free that is not ordered after all uses.
- * Each stream and the host have a vector clock, which represents the order.  A
- * call is ordered after the work that the host has seen to be done, and after
- * no other work. */
+ * the memory's allocation, and each free that is not ordered after all uses of
+ * the memory.  Each stream and the host have a vector clock, which represents
+ * the order.  A call is ordered after the work that the host has seen to be
+ * done, and after no other work. */
 #ifndef LATE_CUDA_H
 #define LATE_CUDA_H
 
@@ -43,13 +43,13 @@ int late_cuda_waiting_copies(void);
 /* Set the seed of the random choices. */
 void late_cuda_seed(unsigned seed);
 
-/* Make queries of events find them done only when so many milliseconds have
- * passed since their latest record, as on a busy GPU.  At first, 0. */
+/* Make queries find an event done only when this many milliseconds have passed
+ * since its latest record, as on a busy GPU.  Initially 0. */
 void late_cuda_delay(int milliseconds);
 
-/* The functions of a profiler.  They are called with a lock held, as by a real
- * driver.  called() is called when a thread queues a copy, a fill or a sleep,
- * or begins to wait, on that thread.  It returns a number for this operation
+/* A profiler's functions.  They are called with a lock held, as by a real
+ * driver.  When a thread queues a copy, a fill or a sleep, or begins to wait,
+ * called() is called on that thread.  It returns a number for this operation
  * or wait.  done() is called when the operation or wait with this number is
  * done. */
 struct late_cuda_profiler {
@@ -68,8 +68,8 @@ int late_cuda_context(const void *handle);
 /* The library is preloaded, so these names are hidden from the program. */
 #pragma GCC visibility push(hidden)
 
-/* Call these at the beginning and end of each CUDA function, and the functions
- * below only between the two. */
+/* Call these at the beginning and the end of each CUDA function.  Call the
+ * functions below only between the two. */
 void begin(void);
 void end(void);
 
@@ -91,7 +91,7 @@ int index_of(const void *handle);
 
 /* Queue an operation.  queue_word queues a write of the word or, if `writes`
  * is 0, a wait until the word is at least the value.  queue_call queues a call
- * of the function on a thread of its own. */
+ * to the function on a thread of its own. */
 void queue_wait(int stream, const struct event *event);
 void queue_word(int stream, uint32_t *word, uint32_t value, int writes);
 void queue_sleep(int stream, uint64_t nanoseconds);
@@ -108,7 +108,7 @@ void record_all(struct event *event);
 int is_idle(int stream);
 int is_over(struct event *event);
 
-/* A wait of the host, of which the profiler is told. */
+/* A wait by the host, of which the profiler is told. */
 struct waiting {
     const struct late_cuda_profiler *profiler;
     const char *function;
@@ -125,19 +125,19 @@ int64_t between(const struct event *start, const struct event *stop);
 void drain(int stream);
 void drain_all(void);
 
-/* Memory of the device.  No address is allocated twice, so freed memory is
- * always recognized. */
+/* Device memory.  No address is allocated twice, so freed memory is always
+ * recognized. */
 void *allocate(int stream, size_t nbytes);
 void release(int stream, void *data);
 int is_of_device(const void *address);
 
-/* Memory of the device that is mapped instead of allocated.  After it was
- * unmapped, the address may be mapped again. */
+/* Device memory that is mapped instead of allocated.  Its address may be
+ * mapped again after it was unmapped. */
 void add_mapping(void *data, size_t nbytes);
 void remove_mapping(void *data);
 
-/* Store the bytes of all allocations in *reserved, and the bytes of those that
- * are not freed in *used. */
+/* Store the total size of all allocations in *reserved, and that of the
+ * allocations that are not freed in *used. */
 void count_memory(uint64_t *reserved, uint64_t *used);
 
 #pragma GCC visibility pop

@@ -177,7 +177,7 @@ cuEventQuery(CUevent event)
     return over ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* Waits for the record that is the event's latest at the call, even if the
+/* Waits for the event's latest record at the time of the call, even if the
  * event is recorded again meanwhile. */
 CUresult
 cuEventSynchronize(CUevent event)
@@ -218,8 +218,8 @@ cuEventElapsedTime(float *milliseconds, CUevent start, CUevent stop)
  * same group, an error is printed. */
 enum { GROUPS = 2, GROUP = 8, REST = 4 };
 
-/* For each green context, a mask of its groups, which is 0 if the green
- * context does not exist. */
+/* For each green context, a mask of its groups; 0 if the green context does
+ * not exist. */
 static unsigned green_contexts[GROUPS + 1];
 
 CUresult
@@ -330,8 +330,8 @@ cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, unsigned flags,
     return index >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The backend has only one kernel, which runs for the number of cycles that is
- * its argument. */
+/* The backend has only one kernel, which runs for as many cycles as its
+ * argument says. */
 CUresult
 cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *options,
                   void **values, unsigned count,

@@ -1,6 +1,6 @@
-/* The functions of libcuda for virtual memory management, in the fake CUDA;
- * see late.h.  The memory is a file without a name (memfd), so that processes
- * can share it. */
+/* libcuda's functions for virtual memory management, in the fake CUDA; see
+ * late.h.  The memory is a file without a name (memfd), so that processes can
+ * share it. */
 #include "late.h"
 
 #include <fcntl.h>

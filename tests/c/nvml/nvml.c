@@ -1,6 +1,6 @@
-/* A fake NVML, for machines without one.  The environment variable GPUS has a
- * character for each GPU.  "." is a GPU with MIG off.  A digit is a GPU with
- * MIG on, and says how many MIG devices it has. */
+/* A fake NVML, for machines without one.  The environment variable GPUS has
+ * one character for each GPU.  "." means a GPU with MIG off.  A digit means a
+ * GPU with MIG on and this number of MIG devices. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +57,8 @@ nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count)
     return 0;
 }
 
-/* The MIG devices that exist have the last of the seven indices.  On a real
- * GPU, too, the indices of the existing MIG devices need not begin at 0. */
+/* The existing MIG devices have the highest of the seven indices.  On a real
+ * GPU, too, the indices of existing MIG devices need not begin at 0. */
 int
 nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **part)
 {
