@@ -11,7 +11,7 @@ import gc
 import importlib
 
 import pytest
-from producers import CUDA, TENSOR, table_of
+from producers import CUDA, TENSOR, drop, table_of
 
 import pystreams
 from pystreams import from_dlpack, races
@@ -315,7 +315,7 @@ def exchanged(source, target, value):
     assert source.managed_from_object(value, ctypes.byref(tensor)) == 0
     assert target.managed_to_object(tensor, ctypes.byref(made)) == 0
     taken = ctypes.cast(made, ctypes.py_object).value
-    ctypes.pythonapi.Py_DecRef(made)
+    drop(made)
     return taken
 
 

@@ -21,6 +21,7 @@ from producers import (
     Table,
     Taken,
     Tensor,
+    drop,
     name_of,
     new,
     place,
@@ -66,7 +67,7 @@ def import_(loan):
         loan.take_back()
         raise
     block = ctypes.cast(made, ctypes.py_object).value
-    ctypes.pythonapi.Py_DecRef(made)
+    drop(made)
     return block
 
 
@@ -314,7 +315,7 @@ def test_buffer_of_a_buffer(backend):
         == 0
     )
     block = ctypes.cast(made, ctypes.py_object).value
-    ctypes.pythonapi.Py_DecRef(made)
+    drop(made)
     assert block.device == backend.device()
     assert block.tobytes() == b"\t" * 64
     assert backend.in_use() == before + 64

@@ -10,7 +10,7 @@ import weakref
 import pytest
 from deadlines import wait_until
 from gil import FREE
-from producers import TENSOR, Tensor, table_of
+from producers import TENSOR, Tensor, drop, table_of
 from together import together
 
 import pystreams
@@ -68,7 +68,7 @@ def exchange(block):
     TABLE.tensor_from_object(block, ctypes.byref(Tensor()))
     TABLE.managed_from_object(block, ctypes.byref(tensor))
     TABLE.managed_to_object(tensor, ctypes.byref(made))
-    ctypes.pythonapi.Py_DecRef(made)
+    drop(made)
 
 
 def hold(condition):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from producers import DELETER, SET_ERROR, TENSOR, Tensor, table_of
+from producers import DELETER, SET_ERROR, TENSOR, Tensor, drop, table_of
 
 import pystreams
 from pystreams import (
@@ -517,7 +517,6 @@ def exchange(world):
     # allocate() reports an error by calling this function, which ignores it.
     # Here, the only possible error is a lack of memory.
     ignore = SET_ERROR(address_of("getpid"))
-    release = ctypes.pythonapi.Py_DecRef
 
     def insist(function, argument):
         try:
@@ -531,7 +530,7 @@ def exchange(world):
         except BaseException:
             insist(DELETER(tensor.contents.deleter), tensor)
             raise
-        insist(release, made)
+        insist(drop, made)
 
     def there_and_back():
         table.current_work_stream(*device, ctypes.byref(handle))

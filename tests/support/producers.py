@@ -109,10 +109,15 @@ DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def function(name, result, *arguments):
-    """Return a function of Python's C API."""
-    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+    """Return a function of Python's C API, with these types.  They are not
+    those of an attribute of ctypes.pythonapi, which any library may change;
+    numba.cuda does so for Py_DecRef."""
+    api = ctypes.pythonapi  # noqa: TID251
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, api))
 
 
+keep = function("Py_IncRef", None, ctypes.py_object)
+drop = function("Py_DecRef", None, ctypes.c_void_p)
 new = function(
     "PyCapsule_New",
     ctypes.py_object,

@@ -4,11 +4,11 @@ Python, and print a line for each call that leaves any:
     python tests/support/references.py cpu|cuda [plant]
 """
 
-import ctypes
 import gc
 import sys
 
 from calls import World, cases
+from producers import keep
 
 CALLS = 20
 WARM_UP = 2
@@ -16,7 +16,7 @@ BATCHES = 10
 
 
 def plant(world):
-    return lambda: ctypes.pythonapi.Py_IncRef(ctypes.py_object(object()))
+    return lambda: keep(object())
 
 
 def references(world, prepare):

@@ -5,6 +5,8 @@ import ctypes
 import re
 from pathlib import Path
 
+from producers import new
+
 import pystreams
 
 NAME = b"pystreams.backend"
@@ -135,9 +137,6 @@ class Faults(ctypes.Structure):
 def capsule(address, name=NAME):
     """A capsule for a table.  The table and the name must outlive the
     capsule."""
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype = ctypes.py_object
-    new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     if not isinstance(address, int):
         address = ctypes.addressof(address)
     return new(address, name, None)
