@@ -60,10 +60,12 @@ unlock(struct ps_graph *graph, ps_status status)
 
 ps_status
 ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
-                       enum ps_capture_mode mode, uint64_t *number)
+                       enum ps_capture_mode mode, uint64_t *number,
+                       uint64_t *order)
 {
     struct ps_device *device = stream->device;
     *number = 0;
+    *order = 0;
     if (device->runtime->backend->capture_begin == NULL) {
         return PS_ERROR_NOT_SUPPORTED;
     }
@@ -97,6 +99,7 @@ ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
             PS_CALL(device, stream_capture, stream->handle, number);
         }
         graph->number = *number;
+        *order = ++graph->begun;
         return unlock(graph, status);
     }
     ps_capture_remove(&graph->capture);
@@ -377,6 +380,18 @@ ps_graph_launched(struct ps_graph *graph)
     return stream;
 }
 
+/* Make the executable, unless the graph has one or is empty. */
+static ps_status
+prepare_locked(struct ps_graph *graph, bool *made)
+{
+    if (graph->native == 0 || graph->executable != 0) {
+        return PS_SUCCESS;
+    }
+    ps_status status = instantiate_locked(graph, ALL_OPTIONS);
+    *made = status == PS_SUCCESS;
+    return status;
+}
+
 static ps_status
 instantiate_again_locked(struct ps_graph *graph, unsigned options)
 {
@@ -391,13 +406,6 @@ ps_status
 ps_graph_instantiate(struct ps_graph *graph, unsigned options)
 {
     return LOCKED(graph, instantiate_again_locked(graph, options));
-}
-
-static ps_status
-prepare_locked(struct ps_graph *graph, bool *made)
-{
-    *made = graph->native != 0 && graph->executable == 0;
-    return *made ? instantiate_locked(graph, ALL_OPTIONS) : PS_SUCCESS;
 }
 
 ps_status
@@ -468,12 +476,13 @@ check_update_locked(const struct ps_graph *graph, const struct ps_graph *other,
  * them, too, so the old block also gets references to them. */
 static ps_status
 update_locked(struct ps_graph *graph, struct ps_graph *other, uint64_t number,
-              struct ps_graph_difference *difference, struct leftovers *left)
+              struct ps_graph_difference *difference, bool *made,
+              struct leftovers *left)
 {
     struct ps_keep updated = {0};
     ps_status status = check_update_locked(graph, other, number);
-    if (status == PS_SUCCESS && graph->executable == 0) {
-        status = instantiate_locked(graph, ALL_OPTIONS);
+    if (status == PS_SUCCESS) {
+        status = prepare_locked(graph, made);
     }
     if (status == PS_SUCCESS) {
         status = copy_keep(&other->keep, &updated);
@@ -517,15 +526,17 @@ unlock_two(struct ps_graph *graph, struct ps_graph *other, ps_status status)
 
 ps_status
 ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
-                uint64_t number, struct ps_graph_difference *difference)
+                uint64_t number, struct ps_graph_difference *difference,
+                bool *made)
 {
     struct leftovers left = {0};
+    *made = false;
     *difference = (struct ps_graph_difference){.node = SIZE_MAX};
     ps_status status = lock_two(graph, other);
     if (status != PS_SUCCESS) {
         return status;
     }
-    status = update_locked(graph, other, number, difference, &left);
+    status = update_locked(graph, other, number, difference, made, &left);
     unlock(other, status);
     return graph->device == NULL ? unlock(graph, status)
                                  : unlock_and_drop(graph, &left, status);
@@ -831,7 +842,7 @@ ps_graph_executable_number(struct ps_graph *graph)
 }
 
 static ps_status
-upload_locked(struct ps_graph *graph, struct ps_stream *stream)
+upload_locked(struct ps_graph *graph, struct ps_stream *stream, bool *made)
 {
     if (graph->native == 0 && graph->executable == 0) {
         return PS_ERROR_GRAPH_EMPTY;
@@ -843,8 +854,8 @@ upload_locked(struct ps_graph *graph, struct ps_stream *stream)
         return PS_ERROR_NOT_SUPPORTED;
     }
     ps_status status = refuse_captured(stream, PS_ERROR_GRAPH_INNER);
-    if (status == PS_SUCCESS && graph->executable == 0) {
-        status = instantiate_locked(graph, ALL_OPTIONS);
+    if (status == PS_SUCCESS) {
+        status = prepare_locked(graph, made);
     }
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
     return status != PS_SUCCESS ? status
@@ -853,9 +864,10 @@ upload_locked(struct ps_graph *graph, struct ps_stream *stream)
 }
 
 ps_status
-ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream)
+ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream, bool *made)
 {
-    return LOCKED(graph, upload_locked(graph, stream));
+    *made = false;
+    return LOCKED(graph, upload_locked(graph, stream, made));
 }
 
 static ps_status

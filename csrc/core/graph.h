@@ -39,6 +39,8 @@ struct ps_graph {
      * in progress or finished.  0 if there is none, or if the backend does not
      * number captures. */
     uint64_t number;
+    /* How many captures have begun. */
+    uint64_t begun;
     /* The handles of the native graph and of its executable.  Each is 0 if it
      * does not exist. */
     ps_handle native;
@@ -89,12 +91,14 @@ struct ps_graph_end {
 ps_status ps_graph_destroy(struct ps_graph *graph, struct ps_graph_end *end);
 
 /* Begin to capture the stream's work into the graph.  *number becomes the
- * capture's number, or 0 if the backend does not number captures.  Statuses:
+ * capture's number, or 0 if the backend does not number captures.  *order
+ * becomes greater than for the graph's earlier captures.  Statuses:
  * PS_ERROR_GRAPH_TAKEN, PS_ERROR_GRAPH_DEFAULT; PS_ERROR_NOT_SUPPORTED if the
  * backend has no graphs. */
 ps_status
 ps_graph_capture_begin(struct ps_graph *graph, struct ps_stream *stream,
-                       enum ps_capture_mode mode, uint64_t *number);
+                       enum ps_capture_mode mode, uint64_t *number,
+                       uint64_t *order);
 
 /* End the capture that began on the stream.  After success, the caller must
  * call ps_graph_finish next.  After a failure that ended the capture, the
@@ -132,25 +136,25 @@ struct ps_stream *ps_graph_launched(struct ps_graph *graph);
 ps_status ps_graph_instantiate(struct ps_graph *graph, unsigned options);
 
 /* Make the executable with all options, unless the graph has one or is empty.
- * *made becomes true if this call had to make it, even if that failed.  May
- * block. */
+ * *made becomes true if this call has made it.  May block. */
 ps_status ps_graph_prepare(struct ps_graph *graph, bool *made);
 
 /* Make later launches of `graph` do the work of `other` instead.  `number` is
  * the number of the latest capture of `other`.  That capture must have no
  * gates (see capture_gate in backend.h), and `other` must still have its
- * native graph.  Instantiates `graph` if it has no executable.  After success,
- * `graph` also holds references to the objects that the work of `other` uses.
- * May block.  Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other`
- * has not kept its native graph, or if the number is 0 because the caller
- * knows of no capture; PS_ERROR_GRAPH_CHANGED if `other` was
- * captured again since the caller read its number; PS_ERROR_GRAPH_STREAM if
- * the two graphs were captured on different devices; PS_ERROR_GRAPH_UPDATE if
- * the graphs differ too much.  In the last case *difference says how they
- * differ, and `graph` does the same work as before. */
-ps_status
-ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
-                uint64_t number, struct ps_graph_difference *difference);
+ * native graph.  Makes the executable of `graph` if there is none; *made
+ * becomes true if this call has made it.  After success, `graph` also holds
+ * references to the objects that the work of `other` uses. May block.
+ * Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other` has not
+ * kept its native graph, or if the number is 0 because the caller knows of no
+ * capture; PS_ERROR_GRAPH_CHANGED if `other` was captured again since the
+ * caller read its number; PS_ERROR_GRAPH_STREAM if the two graphs were
+ * captured on different devices; PS_ERROR_GRAPH_UPDATE if the graphs differ
+ * too much.  In the last case *difference says how they differ, and `graph`
+ * does the same work as before. */
+ps_status ps_graph_update(struct ps_graph *graph, struct ps_graph *other,
+                          uint64_t number,
+                          struct ps_graph_difference *difference, bool *made);
 
 /* Add the work of `child`, as one operation of the stream, to the capture of
  * `graph` that is in progress.  `number` is the number of the latest capture
@@ -208,11 +212,13 @@ uint64_t ps_graph_executable_number(struct ps_graph *graph);
 
 /* Queue an operation that makes the graph's next launch faster, such as an
  * upload to the device.  The operation is queued on `stream`, and the next
- * launch should be on the same stream.  Makes the executable if there is none.
- * May block.  Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a
+ * launch should be on the same stream.  Makes the executable if there is none;
+ * *made becomes true if this call has made it.  May block.
+ * Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a
  * stream of another device; PS_ERROR_GRAPH_INNER for a stream that is being
  * captured; PS_ERROR_CAPTURE_IMPLICIT. */
-ps_status ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream);
+ps_status
+ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream, bool *made);
 
 /* Get the nodes and edges of the native graph, in arrays that the caller
  * frees.  May block.  Statuses: PS_ERROR_GRAPH_EMPTY. */

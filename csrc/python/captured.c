@@ -47,6 +47,7 @@ struct calls {
      * capture is in progress, otherwise 0. */
     uint64_t capturing;
     uint64_t number;
+    uint64_t order;          /* the capture's place among those of its graph */
     struct calls *neighbour; /* the next in the static list `capturing` */
     struct captured *first;
     struct captured **tail;
@@ -127,10 +128,11 @@ calls_expect(void)
 }
 
 void
-calls_begin(struct calls *calls, uint64_t number)
+calls_begin(struct calls *calls, uint64_t number, uint64_t order)
 {
     jobs_lock();
     calls->number = calls->capturing = number;
+    calls->order = order;
     if (number != 0) {
         calls->neighbour = capturing;
         capturing = calls;
@@ -164,6 +166,12 @@ calls_any(struct calls *calls)
     bool any = calls != NULL && calls->count + calls->adding > 0;
     jobs_unlock();
     return any;
+}
+
+bool
+calls_are_later(const struct calls *calls, const struct calls *other)
+{
+    return calls->order > other->order;
 }
 
 uint64_t

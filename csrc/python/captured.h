@@ -29,13 +29,18 @@ int calls_traverse(const struct calls *calls, visitproc visit, void *argument);
  * capture begins.  Then call calls_begin, even if the capture failed to begin.
  * Between these two calls, another thread that submits a callable to the
  * stream waits for calls_begin.  calls_end accepts NULL.  calls_expect and
- * calls_begin can be called without the GIL. */
+ * calls_begin can be called without the GIL.
+ *
+ * number and order are those of ps_graph_capture_begin. */
 void calls_expect(void);
-void calls_begin(struct calls *calls, uint64_t number);
+void calls_begin(struct calls *calls, uint64_t number, uint64_t order);
 void calls_end(struct calls *calls);
 /* Returns the number that was passed to calls_begin, even after the capture
  * has ended. */
 uint64_t calls_number(const struct calls *calls);
+/* Returns whether the list belongs to a later capture of the same graph than
+ * the other list. */
+bool calls_are_later(const struct calls *calls, const struct calls *other);
 /* Returns whether any callable was captured, or may still be captured. */
 bool calls_any(struct calls *calls);
 

@@ -87,6 +87,14 @@ is_capturing(PyObject *self, uint64_t *number)
     return capturing;
 }
 
+/* Returns whether the capture with this number is in progress. */
+static bool
+has_capture(PyObject *self, uint64_t number)
+{
+    uint64_t latest;
+    return is_capturing(self, &latest) && latest == number;
+}
+
 /* Store the place in the program at which the capture with this number begins.
  * Returns as clear_unless_interrupt does. */
 static int
@@ -202,18 +210,23 @@ calls_get(PyObject *self)
     return calls;
 }
 
-/* Replace the graph's list of callables.  Takes over the caller's
- * reference. */
+/* Replace the graph's list of callables, unless it belongs to a later capture,
+ * which another thread has begun.  Takes over the caller's reference. */
 static void
 calls_set(PyObject *self, struct calls *calls)
 {
-    struct calls *replaced;
+    struct calls *dropped;
     Py_BEGIN_CRITICAL_SECTION(self);
-    replaced = ((GraphObject *)self)->calls;
-    ((GraphObject *)self)->calls = calls;
+    dropped = ((GraphObject *)self)->calls;
+    if (calls != NULL && dropped != NULL && calls_are_later(dropped, calls)) {
+        dropped = calls;
+    }
+    else {
+        ((GraphObject *)self)->calls = calls;
+    }
     Py_END_CRITICAL_SECTION();
-    calls_end(replaced);
-    calls_unref(replaced);
+    calls_end(dropped);
+    calls_unref(dropped);
 }
 
 /* Call calls_end for the list of callables of the capture with this number, if
@@ -474,11 +487,12 @@ Graph_begin(PyObject *self, PyObject *args)
         calls_unref(calls);
         return NULL;
     }
-    uint64_t number;
-    WITHOUT_GIL(calls_expect(); status = ps_graph_capture_begin(
-                                    graph_of(self), stream,
-                                    (enum ps_capture_mode)mode, &number);
-                calls_begin(calls, status == PS_SUCCESS ? number : 0););
+    uint64_t number, order;
+    WITHOUT_GIL(calls_expect();
+                status = ps_graph_capture_begin(graph_of(self), stream,
+                                                (enum ps_capture_mode)mode,
+                                                &number, &order);
+                calls_begin(calls, number, order););
     if (status != PS_SUCCESS) {
         raise_begin(self, stream, status);
         stream_release(stream);
@@ -489,11 +503,11 @@ Graph_begin(PyObject *self, PyObject *args)
     calls_set(self, calls);
     int noted = note_begin(self, stream, number);
     stream_release(stream);
-    uint64_t latest;
-    if (!is_capturing(self, &latest) || latest != number) {
+    if (!has_capture(self, number)) {
         /* Another thread has ended a relaxed capture already, perhaps before
          * the list and the note existed. */
         calls_end_of(self, number);
+        calls_settle(self);
         note_end(runtime_of(self),
                  &(struct ps_graph_end){.capture = true, .number = number},
                  PS_SUCCESS);
@@ -502,7 +516,9 @@ Graph_begin(PyObject *self, PyObject *args)
     if (noted < 0 || run_hooks(self, "capture_start") < 0 ||
         count_capture() < 0) {
         /* End the capture, and empty the graph. */
-        drop_capture(self);
+        if (has_capture(self, number)) {
+            drop_capture(self);
+        }
         return NULL;
     }
     Py_RETURN_NONE;
@@ -601,6 +617,20 @@ Graph_instantiate(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                   status);
 }
 
+/* Returns whether to try again because another thread has captured a graph
+ * again meanwhile.  If a signal handler raises an exception, *status becomes
+ * PS_RAISED. */
+static bool
+has_changed(ps_status *status)
+{
+    if (*status != PS_ERROR_GRAPH_CHANGED) {
+        return false;
+    }
+    ps_status handled = run_handlers(ps_generation());
+    *status = handled != PS_SUCCESS ? handled : *status;
+    return handled == PS_SUCCESS;
+}
+
 static ps_status
 launch(PyObject *self)
 {
@@ -624,7 +654,7 @@ launch(PyObject *self)
         calls_unref(calls);
         stream_release(stream);
         again = (full != NULL && has_room_again(full, &status)) ||
-                status == PS_ERROR_GRAPH_CHANGED;
+                has_changed(&status);
         stream_release(full);
     } while (again);
     return status;
@@ -764,6 +794,7 @@ Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     struct stream_use use;
     ps_status status;
+    bool made;
     if (stream_use_parsed("upload", runtime_of(self)->backend->device_type,
                           args, nargs, kwnames, &use) < 0) {
         return NULL;
@@ -775,8 +806,11 @@ Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         stream_use_end(&use);
         return NULL;
     }
-    WITHOUT_GIL(status = ps_graph_upload(graph_of(self), use.stream));
+    WITHOUT_GIL(status = ps_graph_upload(graph_of(self), use.stream, &made));
     stream_use_end(&use);
+    if (made && run_hooks(self, "post_instantiate") < 0) {
+        status = PS_RAISED;
+    }
     return finish(self, "CUDAGraph.upload",
                   FAULTS({PS_ERROR_GRAPH_STREAM, true,
                           "upload() expects a stream of the device that the "
@@ -1000,7 +1034,7 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         WITHOUT_GIL(status =
                         ps_graph_add_child(graph_of(self), graph_of(given[0]),
                                            number, use.stream));
-    } while (status == PS_ERROR_GRAPH_CHANGED);
+    } while (has_changed(&status));
     if (status == PS_ERROR_CAPTURE_INVALIDATED) {
         /* Pass the stream to raise_on_stream, because it tells which capture
          * is invalid. */
@@ -1027,6 +1061,7 @@ Graph_update(PyObject *self, PyObject *other)
     struct ps_graph_difference difference;
     uint64_t number;
     ps_status status;
+    bool made;
     if (check_other(self, "update", "other", other) < 0) {
         return NULL;
     }
@@ -1035,8 +1070,11 @@ Graph_update(PyObject *self, PyObject *other)
             return NULL;
         }
         WITHOUT_GIL(status = ps_graph_update(graph_of(self), graph_of(other),
-                                             number, &difference));
-    } while (status == PS_ERROR_GRAPH_CHANGED);
+                                             number, &difference, &made));
+    } while (has_changed(&status));
+    if (made && run_hooks(self, "post_instantiate") < 0) {
+        status = PS_RAISED;
+    }
     PyObject *result =
         finish(self, "CUDAGraph.update",
                FAULTS({PS_ERROR_GRAPH_STREAM, true,
@@ -1130,8 +1168,11 @@ static PyObject *
 Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     uintptr_t before = captures_begun();
+    uint64_t number;
     PyObject *entered = PyObject_CallMethod(self, "_begin_capture", NULL);
-    if (entered == NULL && captures_begun() != before) {
+    /* The method may have begun and ended a capture into another graph. */
+    if (entered == NULL && captures_begun() != before &&
+        is_capturing(self, &number)) {
         drop_capture(self);
     }
     return entered;

@@ -43,6 +43,8 @@ _Capture = tuple[
 _captures: dict[tuple[int, int], _Capture] = {}
 # Forget a capture that has ended.
 forget = _captures.pop
+# A forked child has none of its parent's captures.
+os.register_at_fork(after_in_child=_captures.clear)
 
 
 def _place() -> _Place:

@@ -378,8 +378,8 @@ class Graph(_C.Graph):
 
         The hook can inspect the graph, as a capture-end hook can.  If the hook
         raises, so does the call that instantiated the graph: capture_end(),
-        instantiate() or replay(), which then queues nothing.  See
-        register_capture_start_hook().
+        instantiate(), upload(), update() or replay(), which then queues
+        nothing.  See register_capture_start_hook().
         """
         return self._register("post_instantiate", hook)
 
@@ -658,21 +658,29 @@ class graph(_C.GraphContext):
             )
         super().__init__(self.capture_stream)
         self.cuda_graph = cuda_graph
+        self._captured = True
         self.pool = pool
         self.capture_error_mode = capture_error_mode
 
     def _begin(self) -> None:
         begin = self.cuda_graph.capture_begin
+        self._captured = self.capture_stream.is_capturing()
         # Look this up now, so that __exit__ cannot fail before the call.
         self._end = self.cuda_graph.capture_end
         begin(self.pool, self.capture_error_mode)
 
     def _cancel(self, begun: bool) -> None:
-        # begun: whether _begin() has begun a capture into a Graph.  The
-        # captures of another library's graph are not counted.
-        foreign = not isinstance(self.cuda_graph, _C.Graph)
-        if begun or (foreign and self.capture_stream.is_capturing()):
-            self.cuda_graph.reset()
+        # begun: whether _begin() has begun a capture into a Graph, perhaps
+        # into another one.  The captures of another library's graph are not
+        # counted, but _begin() has begun one if the stream is captured only
+        # now.
+        graph = self.cuda_graph
+        if isinstance(graph, _C.Graph):
+            _, native, executable, _ = graph._state()
+            if begun and native == executable == 0:
+                graph.reset()
+        elif not self._captured and self.capture_stream.is_capturing():
+            graph.reset()
 
     @property
     def stream_ctx(self) -> _C.StreamContext:

@@ -4,6 +4,7 @@ record, and the end of a process that has graphs."""
 import gc
 import sys
 import threading
+import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -322,30 +323,56 @@ def test_a_capture_that_cannot_begin(cuda):
     assert cuda.currents() == before
 
 
-@pytest.mark.parametrize("owns", [False, True], ids=["in progress", "ended"])
+@pytest.mark.parametrize("kind", ["in progress", "ended", "not a Graph"])
 def test_a_block_that_is_refused_in_a_capture_changes_nothing(
-    two_cuda, cuda, owns
+    two_cuda, cuda, kind
 ):
     """The block of the capture makes another device current, because a block
     begins with a wait for the device."""
     stream = cuda.stream()
     buffer = cuda.filled(1, SIZE, stream=stream)
-    outer = refused = api.CUDAGraph()
-    if owns:
-        refused = api.CUDAGraph()
+    outer = refused = given = api.CUDAGraph()
+    if kind != "in progress":
+        refused = given = api.CUDAGraph()
         with api.graph(refused, stream=stream):
             buffer.fill_(2)
+    if kind == "not a Graph":
+        # As the graph of another library.
+        given = types.SimpleNamespace(
+            capture_begin=refused.capture_begin,
+            capture_end=refused.capture_end,
+            reset=refused.reset,
+        )
     with api.graph(outer, None, stream, "relaxed"):
         buffer.fill_(3)
         with (
             api.device(1),
             pytest.raises(RuntimeError, match="already owns"),
         ):
-            api.graph(refused, stream=stream).__enter__()
+            api.graph(given, stream=stream).__enter__()
         assert stream.is_capturing()
-    for graph, byte in ((outer, 3), (refused, 2 if owns else 3)):
+    for graph, byte in ((outer, 3), (refused, 3 if refused is outer else 2)):
         replay(graph, stream)
         assert byte_of(buffer, stream) == byte
+
+
+def test_a_block_that_is_refused_after_another_capture_keeps_the_graph(cuda):
+    stream = cuda.stream()
+    buffer = cuda.filled(1, SIZE, stream=stream)
+
+    class Warm(api.CUDAGraph):
+        def capture_begin(self, *arguments):
+            with Capture(api.CUDAGraph(), cuda.stream()):
+                buffer.fill_(3)
+            super().capture_begin(*arguments)
+
+    graph = Warm()
+    with api.graph(graph, stream=stream):
+        buffer.fill_(2)
+    with pytest.raises(RuntimeError, match="already owns"):
+        api.graph(graph, stream=stream).__enter__()
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
 
 
 def test_a_block_that_is_refused_while_a_thread_captures(cuda):
@@ -654,6 +681,8 @@ begin()
 pid = os.fork()
 if pid == 0:
     signal.alarm(10)
+    from pystreams.cuda import _captures
+    assert _captures._captures == {}
     for call in (begin_graph.replay, begin_graph.reset, graph.capture_end):
         try:
             call()

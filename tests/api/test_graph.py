@@ -1050,23 +1050,27 @@ from pystreams.cuda._graphs import Graph
 
 warnings.simplefilter("ignore")  # the graphs are empty
 sys.setswitchinterval(1e-6)
-stream = pystreams.Stream(sys.argv[1])
+stream, again = pystreams.Stream(sys.argv[1]), sys.argv[2] == "again"
 turn = threading.Barrier(2)
 graphs = []
 
 def end():
     with stream:
-        for _ in range(500):
+        for _ in range(2000):
             turn.wait()
             while not stream.is_capturing():
                 pass
             graphs[-1].capture_end()
+            if again:
+                graphs[-1].reset()
+                graphs[-1].capture_begin(capture_error_mode="relaxed")
+                graphs[-1].capture_end()
             turn.wait()
 
 thread = threading.Thread(target=end, daemon=True)
 thread.start()
 with stream:
-    for _ in range(500):
+    for _ in range(2000):
         graphs.append(Graph(stream.device_type, keep_graph=True))
         turn.wait()
         graphs[-1].capture_begin(capture_error_mode="relaxed")
@@ -1078,11 +1082,13 @@ assert _captures._captures == {}
 """
 
 
+@pytest.mark.parametrize("then", ["replays", "again"])
 def test_another_thread_ends_a_capture_as_soon_as_it_has_begun(
-    backend, run_python
+    backend, run_python, then
 ):
-    """capture_begin() may not have returned yet."""
-    done = run_python(END_AT_ONCE, backend.name)
+    """The thread may end the capture, and make another one, before
+    capture_begin() has returned."""
+    done = run_python(END_AT_ONCE, backend.name, then)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -269,6 +269,28 @@ def test_instantiations_if_a_capture_end_hook_uses_the_graph(
     assert made == [graph] * count
 
 
+@pytest.mark.parametrize("name", ["replay", "upload", "update"])
+def test_each_call_that_instantiates_runs_the_hooks(
+    backend, stream, buffer, name
+):
+    graph, made = Graph(backend.type, keep_graph=True), []
+    other = Graph(backend.type, keep_graph=True)
+    for captured in (graph, other):
+        with Capture(captured, stream):
+            buffer.fill_(2)
+    graph.register_post_instantiate_hook(
+        lambda found: made.append(found.raw_cuda_graph_exec())
+    )
+    calls = {
+        "replay": lambda: replay(graph, stream),
+        "upload": lambda: graph.upload(stream),
+        "update": lambda: graph.update(other),
+    }
+    for _ in range(2):
+        calls[name]()
+    assert made == [graph.raw_cuda_graph_exec()]
+
+
 # ---- The end of a graph ----
 
 
@@ -848,6 +870,22 @@ def test_a_block_that_is_refused_leaves_the_capture(side, block, mode):
             refused.result(LONG)
             assert side.is_capturing()
             graph.capture_end()
+    replay(graph, side)
+    assert byte_of(block, side) == 2
+
+
+def test_a_block_that_is_refused_after_another_capture(side, block):
+    class Warm(accelerator.Graph):
+        def _begin_capture(self):
+            with Capture(Graph(side.device_type), pystreams.Stream()):
+                block.fill_(3)
+            super()._begin_capture()
+
+    graph = Warm()
+    with side, graph:
+        block.fill_(2)
+    with side, pytest.raises(RuntimeError, match="already owns"):
+        graph.__enter__()
     replay(graph, side)
     assert byte_of(block, side) == 2
 
