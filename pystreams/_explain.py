@@ -1,8 +1,8 @@
-"""The waits of streams, events and callables, in words.
+"""Says in words what streams, events, callables and threads wait for.
 
-The facts are known at any time and cost nothing until they are read: the
-CPU engine's queues, the callables of Stream.submit, and the threads that wait
-in a method of the package.
+The facts are available at any time, and cost nothing until they are read.
+They are the CPU engine's queues, the callables of Stream.submit, and the
+threads that wait in a method of the package.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # The values of enum ps_obstacle in backend.h.
 _NONE, _STREAM, _GATE, _TIME, _UNKNOWN = range(5)
 
-# How many streams of a chain of waits are listed in an error, and in other
-# texts.
+# The largest numbers of streams that an error, and other texts, list from a
+# chain of waits.
 _FEW, _MANY = 3, 5
 # The largest number of lines of explain().
 _LINES = 40
@@ -45,7 +45,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _label(key: Key) -> str:
-    """Return a stream's name for people."""
+    """Return a human-readable name for a stream."""
     backend, _, index, handle = key
     return stream_label(f"{backend}:{index}", handle, _C.explain_name(key))
 
@@ -90,8 +90,8 @@ def _now(frame: Any) -> str:
 
 
 def _left_of(obj: object) -> list[Any]:
-    """If the object is a wait for several objects, return those that are not
-    known to be done."""
+    """If the object waits for several others, return those that are not known
+    to be done."""
     objects = getattr(obj, "_objects", None) or {}
     return list(objects.values())
 
@@ -123,14 +123,14 @@ class _Thread:
 
 
 class _Explanation:
-    """The facts of one moment, and sentences about them."""
+    """The facts at one moment, and sentences about them."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.callables = [_Callable(v) for v in _C.explain_callables()]
         self.threads = [_Thread(view) for view in _C.explain_threads()]
         self._waits = {thread.ident: thread for thread in self.threads}
-        # The chain of callables that the present sentence follows.  Each
+        # The chain of callables that the current sentence follows.  Each
         # callable in it waits for the next one.
         self._path: list[_Callable] = []
         # The callables that wait for each other, in a deadlock.
@@ -192,8 +192,8 @@ class _Explanation:
         return f"is a {operation}{size}, which runs or is about to"
 
     def _unseen(self, key: Key) -> str:
-        """Like stream(), for a stream of which only the callables are
-        known."""
+        """Like stream(), but all that is known of the stream is its
+        callables."""
         count = sum(c.key == key for c in self.callables)
         first = self.first_of(key)
         if first is None:
@@ -333,8 +333,9 @@ class _Explanation:
         return _count(len(_left_of(rest[0])), "object")
 
     def all(self) -> list[str]:
-        """Return a line for each stream with work, unless another line covers
-        it, and for each thread of the program that waits."""
+        """Return a line for each stream that has work, unless another line
+        covers the stream, and a line for each waiting thread of the
+        program."""
         keys = dict.fromkeys(_C.explain_streams())
         keys.update(dict.fromkeys(c.key for c in reversed(self.callables)))
         sentences: dict[Key, tuple[str, set[Key]]] = {}

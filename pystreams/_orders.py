@@ -1,13 +1,13 @@
 """All orders of a program's steps that the program can tell apart, each once.
 
 A step is an operation of a stream, or the part of the program between two of
-its calls.  Two steps depend on each other in three cases: both belong to one
-stream, or to the program; one makes the other possible; or they conflict, so
-that their order changes the contents of memory or the result of a query.  Two
-runs have equal orders if all dependent steps come in the same order; the
-program cannot distinguish them.  The next order to run is derived from the
-orders that ran, by optimal dynamic partial-order reduction (Abdulla, Aronis,
-Jonsson and Sagonas, POPL 2014).
+its calls.  A process is a stream, or the program.  Two steps depend on each
+other in three cases: both belong to one stream, or to the program; one makes
+the other possible; or they conflict, so that their order changes the contents
+of memory or the result of a query.  Two runs have equal orders if all
+dependent steps come in the same order; the program cannot distinguish them.
+The next order to run is derived from the orders that ran, by optimal dynamic
+partial-order reduction (Abdulla, Aronis, Jonsson and Sagonas, POPL 2014).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    #: The number of a block, and the offsets of the first byte and of the byte
-    #: after the last one.
+    #: The number of a memory block, and the offsets of the first byte and of
+    #: the byte after the last one.
     _Span = tuple[int, int, int]
 
 # The values of enum ps_note_kind in backends.h, which explains them.
@@ -60,7 +60,8 @@ def _overlap(some: Iterable[_Span], others: Sequence[_Span]) -> bool:
 
 @dataclass
 class Step:
-    """One step of a run, with everything that its position can affect."""
+    """One step of a run, and what determines on which other steps it
+    depends."""
 
     #: The number of the stream, or 0 for the program.
     process: int
@@ -125,8 +126,8 @@ class _Reader:
         self._ended: dict[int, int] = {}
 
     def _span(self, address: int, nbytes: int) -> _Span:
-        """Return an address range as offsets in its block, because addresses
-        differ between runs."""
+        """Return an address range as its block's number and offsets in the
+        block, because addresses differ between runs."""
         for number, (begin, size) in enumerate(self._blocks, 1):
             if begin <= address < begin + size:
                 return number, address - begin, address - begin + nbytes
@@ -228,12 +229,12 @@ class _Branch:
 
 @dataclass
 class _Point:
-    """A point of the latest run."""
+    """A point in the latest run, just before a step."""
 
     #: The step that was taken at this point.
     step: Step
     #: The steps, by process, that would lead only to orders that have already
-    #: run.
+    #: run, if taken here.
     asleep: dict[int, Step]
     #: The steps to be taken at this point in other runs.
     branches: list[_Branch]
@@ -247,14 +248,15 @@ class _Suffix:
         self.indices = indices
 
     def first(self, process: int) -> int:
-        """Return the index in the run of the process's first step; -1 if it
-        has none."""
+        """Return the index, in the run, of the process's first step in the
+        suffix; -1 if it has none there."""
         steps = self._run.steps
         own = (i for i in self.indices if steps[i].process == process)
         return next(own, -1)
 
     def can_begin_with(self, step: Step) -> bool:
-        """Return whether the step could come before all of the suffix."""
+        """Return whether the step could come before all other steps of the
+        suffix."""
         own = self.first(step.process)
         if own < 0:
             return not any(
@@ -298,8 +300,9 @@ class _Order:
             latest[step.process] = index
 
     def reversal(self, race: tuple[int, int]) -> _Suffix:
-        """Return the steps that could come instead of a race's first step: all
-        later steps that do not depend on it, and then the second step."""
+        """Return steps that reverse a race.  They could come in place of the
+        race's first step: all later steps that do not depend on that step, and
+        then the race's second step."""
         first, second = race
         others = range(first + 1, len(self.steps))
         return _Suffix(
@@ -310,8 +313,8 @@ class _Order:
     def key(self) -> tuple[tuple[int, ...], ...]:
         """Return a key that only equal orders share.
 
-        For each step, it has the step's process and the number of steps of
-        each process that must precede the step.
+        For each step, the key contains the step's process, and how many steps
+        of each process must precede the step.
         """
         processes = [step.process for step in self.steps]
         rows = []
@@ -364,7 +367,7 @@ class Orders:
 
     def next(self) -> list[int] | None:
         """Return the processes that take the next run's first steps, after the
-        step that begins every run; None if there is no other order."""
+        step that begins every run; None if no order is left."""
         return self._next[1:] if self._next is not None else None
 
     def ran(self, steps: list[Step], closed: bool) -> None:
@@ -407,8 +410,8 @@ class Orders:
             self._points.append(_Point(step, asleep, rest))
 
     def _choose(self) -> None:
-        """Choose the next run.  It takes a branch of the last point that has
-        one left."""
+        """Choose the next run.  It takes a branch at the last point that has a
+        branch left."""
         while self._points and not self._points[-1].branches:
             self._points.pop()
         if not self._points:

@@ -238,9 +238,9 @@ def memory_allocated(device: _Device = None, /) -> int:
 
 
 def max_memory_allocated(device: _Device = None, /) -> int:
-    """Return the most bytes that buffers ever held on a device.
+    """Return the peak number of bytes that buffers held on a device.
 
-    Counted from the start, or from reset_peak_memory_stats().
+    The peak is since the start or the last reset_peak_memory_stats().
     """
     stats = _C.memory_stats(*_place("max_memory_allocated", device))
     return stats["allocated_bytes.all.peak"]
@@ -256,9 +256,9 @@ def memory_reserved(device: _Device = None, /) -> int:
 
 
 def max_memory_reserved(device: _Device = None, /) -> int:
-    """Return the most bytes that a device's pool ever held.
+    """Return the peak number of bytes that a device's pool held.
 
-    Counted from the start, or from reset_peak_memory_stats().
+    The peak is since the start or the last reset_peak_memory_stats().
     """
     stats = _C.memory_stats(*_place("max_memory_reserved", device))
     return stats["reserved_bytes.all.peak"]
@@ -277,10 +277,10 @@ def reset_accumulated_memory_stats(device: _Device = None, /) -> None:
 
 
 def empty_cache() -> None:
-    """Release to the devices the freed memory that pools keep for reuse.
+    """Release the unused memory of all pools to the devices.
 
     Pools keep memory that queued work still uses.  Does nothing if no device
-    has been used, or if the backend keeps no freed memory; may block.
+    has been used, or if the backend keeps no freed memory.  May block.
     """
     _C.empty_cache(_default_type())
 

@@ -1,4 +1,4 @@
-"""Find missing edges: unordered accesses to the same memory.
+"""Find missing waits: accesses to the same memory that may run in any order.
 
 with pystreams.races.detect():
     ...
@@ -12,10 +12,10 @@ synchronize() and wait() of any kind, from a query() that says that work is
 done, and from the result of a Future.  Calls to this package count as ordered
 by the time at which they are made, even if different threads make them.
 
-Accesses are the copies and fills of Buffers, views of Buffers that the host
-can address, Buffers among the arguments of Stream.submit, and what declare()
-names.  Each launch of a graph makes the accesses that were captured.  Work of
-other processes is not followed.
+These count as accesses: copies and fills of Buffers, views of Buffers in
+memory that the host can address, Buffers among the arguments of Stream.submit,
+and memory that declare() names.  Each launch of a graph makes the accesses
+that were captured.  Work of other processes is not followed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class Operation:
     function: str | None
     #: The stream's name, if the stream still exists and has a name.
     stream_name: str | None = None
-    #: The file, the line and the function of its callable's submit().
+    #: If a callable made the access: the file, line and function of the call
+    #: to submit().
     submitted: tuple[str, int, str] | None = None
 
     @property
@@ -143,7 +144,7 @@ class Race:
     #: The bytes that both access.
     address: int
     nbytes: int
-    #: The edge that is missing: a line of code to add before the second access
+    #: The wait that is missing: a line of code to add before the second access
     #: or, if a callable makes that access, before the callable's submit().
     #: Comments above the line explain names that are not visible there.
     missing: str
@@ -229,7 +230,8 @@ class _User:
 
 
 def _reported_by(error: BaseException | None) -> list[Race]:
-    """Return the races of an error and of the errors that caused it."""
+    """Return the races that an error, and the errors that caused it,
+    report."""
     errors, reported = [error], []
     seen: set[int] = set()
     while errors:
@@ -260,8 +262,9 @@ _counting = 0
 
 
 def _stacks() -> list[list[Any]]:
-    """Return the frames of the calling thread, from the innermost on, and
-    those of other threads if the GIL keeps them from running."""
+    """Return a list of frames for the calling thread, the innermost first.  If
+    the GIL keeps other threads from running, also return one for each of
+    them."""
     innermost = [sys._getframe()]
     if getattr(sys, "_is_gil_enabled", lambda: True)():
         others = sys._current_frames()
@@ -278,12 +281,13 @@ def _is_of_program(filename: str) -> bool:
 
 def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
     """Yield (variables, name) for each running function of the program, and
-    for each of their modules.  The name is that of the function or module, or
-    "" if the variables are visible at the place.
+    for each module with such a function.  The name is that of the function or
+    module, or "" if the variables are visible at the place.
 
-    The thread that is at the place comes first.  If the calling thread is not
-    there, it runs a callable.  The variables of the callable's functions are
-    left out, since these functions have not queued the operation.
+    The thread that is running the place's function comes first.  If that is
+    another thread, the calling thread runs a callable.  In this case, the
+    variables of the callable's functions are left out, since these functions
+    have not queued the operation.
     """
     filename, _, function = place
 
@@ -314,12 +318,13 @@ def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
 class _Named:
     """The program's names for the objects that a race involves."""
 
-    #: The expression of each stream, and where it is visible; see _scopes.
+    #: For each stream, an expression for it, and the name from _scopes that
+    #: says where it is visible.
     streams: dict[Handle, tuple[str, str]]
-    #: The expression of an event that comes after the first operation.
+    #: An expression for an event that was recorded after the first operation.
     event: str | None
-    #: The variables that are visible at the place of the second operation, in
-    #: this file.
+    #: The variables that are visible at the place of the second operation,
+    #: which is in the file `filename`.
     visible: ChainMap[str, object]
     filename: str
 
@@ -429,7 +434,8 @@ def _missing(
 
 
 def _callers(stream: tuple[str, int, int]) -> tuple[str, int, int]:
-    """Return the stream with the handle that its own thread uses for it."""
+    """Return the stream, with the handle by which its own thread refers to
+    it."""
     kind, index, handle = stream
     return (kind, index, PER_THREAD) if is_thread_stream(handle) else stream
 
@@ -505,8 +511,9 @@ def _noted(error: RaceError) -> RaceError:
 
 
 def _undelivered(thread: int) -> RaceError | None:
-    """Return the raised error if it did not reach the thread, because C code
-    dropped it, or because it was raised on another thread and ended there."""
+    """Return the error that _noted() remembers, if no function on the thread
+    received it: either C code dropped the error, or it was raised on another
+    thread and ended there.  Otherwise, return None."""
     if _raised is None:
         return None
     error, raiser, frames = _raised
@@ -542,8 +549,9 @@ def _begin(action: Action, *, keeps: bool = False) -> _User:
     user = _User(action, keeps)
     with _lock:
         _users.append(user)
-        # Start it even if there are users: in a forked child, one of them may
-        # be a thread of the parent that had not started it yet.
+        # Start the detector even if there are users: in a forked child, one of
+        # them may belong to a thread of the parent that had not started it
+        # yet.
         _C.races_start(_report)
     return user
 
@@ -584,18 +592,18 @@ class detect(ContextDecorator):
 
     Look for races in the whole process until the block ends.
 
-    action is what happens when a race is found.  "raise" raises RaceError from
-    the call that makes the second access, which is not queued then.  If that
-    error is lost, because another library drops it or because it ends a
-    callable or a thread, the block raises it when it ends.  "warn" logs each
-    pair of places once, to the logger "pystreams.races".  A callable is
-    called with the Race, and the second access is queued if it returns.  Of
-    nested blocks, the one that began last decides.  Work queued before the
-    outermost block began is ignored.
+    action says what happens when a race is found.  "raise" raises RaceError
+    from the call that makes the second access, and does not queue this access.
+    If that error is lost, because another library drops it or because it ends
+    a callable or a thread, the block raises it when it ends.  "warn" logs each
+    pair of places once, to the logger "pystreams.races".  A callable is called
+    with the Race, and the second access is queued if it returns.  Of nested
+    blocks, the one that began last decides what happens.  Work queued before
+    the outermost block began is ignored.
 
-    A decorated function is called in the block.
+    A function decorated with detect() runs in such a block.
 
-    Raises ValueError for another action, and TypeError if a coroutine or
+    Raises ValueError for an invalid action, and TypeError if a coroutine or
     generator function is decorated.
     """
 
@@ -649,10 +657,10 @@ class Redundant:
 def redundant(action: Action = "raise") -> Iterator[list[Redundant]]:
     """redundant(action="raise")
 
-    Do as detect(action) does, and give the block a list.  When the block ends,
-    the list has the waits that ordered nothing new: calls to wait_event,
-    wait_stream, Event.wait and synchronize for work that was already ordered,
-    or known to be done.
+    Look for races like detect(action), and list redundant waits.  The block
+    gets a list.  When the block ends, the list has the waits that ordered
+    nothing new: calls to wait_event, wait_stream, Event.wait and synchronize
+    for work that was already ordered, or known to be done.
 
     Calls from one line of the program count as one, and a line is left out if
     one of its calls was needed.  Work of other libraries is known only if it
@@ -708,8 +716,8 @@ def declare(
     gaps in an array count, too.  Does nothing, and costs little, while nothing
     looks for races.
 
-    Raises RaceError as detect() does, and TypeError for another kind of memory
-    or stream.
+    Raises RaceError as detect() does, and TypeError for any other kind of
+    memory or stream.
     """
     if _users:
         _C.races_declare(stream, name, reads, writes)

@@ -4,21 +4,22 @@ result = pystreams.schedules.explore(fn)
 pystreams.schedules.replay(fn, "pct:2:17:240")
 
 On a real device, and on the CPU engine's threads, work is mostly done in the
-order in which it was queued, so a missing edge rarely shows.  Here the CPU
+order in which it was queued, so a missing wait rarely shows.  Here the CPU
 engine has no threads: fn's own calls run the work, and a schedule decides when
-each operation runs, and whether fn goes on before it.  Any such order is one
-that the program allows.  The same name gives the same order on every machine.
+each operation runs, and whether fn continues before that.  Any such order is
+one that the program allows.  The same name gives the same order on every
+machine.
 
 Time is virtual: a sleep costs nothing, elapsed_time() is exact, and the
 timeout of a wait expires in virtual time.  Memory is poisoned when it is
 allocated and when it is freed.  A wait that can never end raises RuntimeError
 at once.
 
-fn makes its own streams, and devices are idle before and after it.  Work that
-other threads of the program queue takes part in the order in which it arrives.
-Callables of Stream.submit run one at a time, when the schedule says.  Python's
-garbage collector is off meanwhile: what it frees, and when, depends on what
-the program did before.
+fn must make its own streams.  Devices must be idle when fn is called, and are
+idle after the run.  Work that other threads of the program queue takes part,
+in the order in which it arrives.  Callables of Stream.submit run one at a
+time, when the schedule says.  Python's garbage collector is off meanwhile:
+what it frees, and when, depends on what the program did before.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Result:
-    """The result of explore(): fn raised under none of the schedules."""
+    """The result of explore(), if fn raised no exception under any
+    schedule."""
 
     #: How many schedules ran.
     runs: int
@@ -98,7 +100,7 @@ def _number(text: str, least: int = 0, most: int = (1 << 64) - 1) -> int:
 
 
 def _choices(text: str) -> tuple[int, ...]:
-    """Return the numbers of "0*3,2", which are 0, 0, 0 and 2."""
+    """Return the numbers that the text lists: "0*3,2" means 0, 0, 0 and 2."""
     groups = []
     for group in text.split(","):
         number, *times = group.split("*")
@@ -130,7 +132,10 @@ def _late(text: str) -> tuple[int, ...]:
 
 
 def _read(name: str) -> _Schedule:
-    """Return the meaning of a schedule's name; ValueError for another text."""
+    """Return what a schedule's name means.
+
+    Raises ValueError if no schedule has this name.
+    """
     match name.split(":"):
         case ["late" | "early" | "all" as strategy]:
             return _Schedule(_STRATEGIES[strategy])
@@ -150,8 +155,8 @@ def _read(name: str) -> _Schedule:
 def _parse(name: str, asks: str) -> _Schedule:
     """Return what a schedule's name means.
 
-    Raises TypeError or ValueError for anything else.  The error begins with
-    `asks`, the name of the caller.
+    Raises TypeError if name is not a str, and ValueError if no schedule has
+    this name.  The error begins with `asks`, the name of the caller.
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -176,7 +181,7 @@ class _Operation:
     name: str
     device_type: str
     device: int
-    #: The handle of the stream, which has another handle in each run.
+    #: The stream's handle, which differs between runs.
     handle: int = field(compare=False)
     stream: int
     step: int
@@ -200,8 +205,8 @@ class _Places:
     def note(
         self, first: int, last: int, device: int, handle: int, name: str | None
     ) -> None:
-        # Note the name now: when the run has failed, the stream may be gone,
-        # and another stream may have its handle.
+        # Note the name now: when the run has failed, the stream may have been
+        # destroyed, and another stream may have its handle.
         for number in range(first, last + 1):
             self._names[number, device, handle] = name
         frame: Any = None
@@ -246,18 +251,18 @@ class _Run:
 
     @property
     def overtaken(self) -> set[int]:
-        """The numbers of the operations that had not run when the program, or
-        a later operation, went on."""
+        """The numbers of the operations that could have run, but had not, when
+        the program or a callable continued."""
         return {o.number for o in self.operations if o.overtaken}
 
     @property
     def late(self) -> set[int]:
         """The numbers of the operations that were late.
 
-        If the schedule delays single operations, these are the late ones.
-        Otherwise, an operation is late if it did not run, or ran after an
-        operation that was queued later.  If no operation is late by this rule,
-        those that had not run when the program went on are late.
+        For "late", "early" and "late:NUMBERS", these are the overtaken ones.
+        For other schedules, an operation is late if it did not run, or ran
+        after an operation that was queued later.  If no operation is late by
+        this rule, the overtaken ones are late.
         """
         if self._schedule.strategy in _DELAYING:
             return self.overtaken
@@ -339,9 +344,11 @@ class _Run:
     def failure_of(
         self, fn: Callable[[], object], *, keep: bool = True
     ) -> Exception | None:
-        """Call fn under the schedule, and return what it raises.
+        """Call fn under the schedule.  Return the Exception that it raises, or
+        None.
 
-        fn's variables are freed before the schedule ends, unless `keep`.
+        If fn fails, its variables are freed before the schedule ends, unless
+        `keep` is true.
         """
         failure = result = None
         with self:
@@ -374,8 +381,8 @@ class _Run:
 
 
 def _refuse_unstarted(result: object) -> None:
-    """Raise TypeError for what a coroutine function or a generator function
-    returns: its work has not begun."""
+    """Raise TypeError if fn has returned a coroutine or a generator, because
+    then its work has not begun."""
     if isinstance(result, (CoroutineType, GeneratorType, AsyncGeneratorType)):
         if isinstance(result, CoroutineType):
             result.close()
@@ -395,7 +402,8 @@ _unended: _Run | None = None
 
 
 def _forget() -> None:
-    """Make this process, which is a new child, run work on threads."""
+    """In a forked child, end all schedules, so that its work runs on
+    threads."""
     global _program, _inner, _unended
     if _inner is not None:
         _inner._collect()
@@ -419,11 +427,13 @@ def run(name: str) -> Iterator[None]:
 
     Run the work of the block under the schedule with this name.
 
-    When the block ends, its remaining work is run; if the block ends with an
-    exception, that work is dropped.  Raises ValueError if there is no such
-    schedule, TypeError if name is not a str, and RuntimeError if a device is
-    busy, if the block uses a device that does not belong to the CPU engine, or
-    if another schedule is being explored.
+    When the block ends, its remaining work is run.  If the block ends with an
+    exception, that work is dropped.
+
+    Raises ValueError if there is no such schedule, and TypeError if name is
+    not a str.  Raises RuntimeError if a device is busy, if the block uses a
+    device that does not belong to the CPU engine, or if another schedule is
+    being explored.
     """
     with _Run(name, asks="run()"):
         yield
@@ -435,9 +445,9 @@ def run(name: str) -> Iterator[None]:
 def _deadlock(
     streams: list[tuple[str, int, int, str | None]], operation: int
 ) -> str:
-    """Return a text about the chain of waits.  The caller waits for the first
-    stream, each stream waits for the next one, and the last stream waits for
-    its callable, which is the operation with this number."""
+    """Return a text about a chain of waits that never ends.  The caller waits
+    for the first stream, each stream waits for the next one, and the last
+    stream waits for its callable, which is the operation with this number."""
     labels = [
         stream_label(f"{kind}:{device}", str(number), name)
         for kind, device, number, name in streams
@@ -452,12 +462,13 @@ def _deadlock(
 def _shrink(
     fn: Callable[[], object], failed: _Run, error: Exception
 ) -> tuple[_Run, Exception]:
-    """Return a failing run that is easier to understand: few operations are
-    late, and all others run as soon as they can.
+    """Return a failing run that is easier to understand, and its exception.
+    In this run, few operations are late, and all others run as soon as they
+    can.
 
     Each of the late operations is needed for the failure.  If there are
-    several, none of the first _ALONE operations is enough alone.  Returns the
-    given run if no such run was found.
+    several, none of the first _ALONE operations causes the failure as the only
+    late one.  If no such run was found, returns `failed` and `error`.
     """
 
     def attempt(numbers: Sequence[int]) -> tuple[_Run, Exception] | None:
@@ -492,8 +503,8 @@ def _shrink(
 
 
 def _near(place: str) -> str:
-    """Return the place, relative to the working directory if it is in
-    there."""
+    """Return the place, relative to the working directory if the file is
+    inside it."""
     try:
         return place.removeprefix(os.getcwd() + os.sep)
     except OSError:
@@ -541,7 +552,8 @@ def _add_note(error: BaseException, note: str) -> None:
 
 
 def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
-    """Raise fn's exception under the schedule, with a note; or return."""
+    """Call fn under the schedule again.  If it fails, raise the exception of
+    the reduced schedule, with a note."""
     logged = _Run(name, logged=True)
     error = logged.failure_of(fn, keep=False)
     if error is None:
@@ -555,7 +567,7 @@ def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
             "\nnot reduced: fn did not fail in this way with some operations "
             "late and all others run at once"
         )
-    # Run it once more, now with fn's variables kept for a debugger.
+    # Run it again, and now keep fn's variables for a debugger.
     error = _Run(shrunk.name).failure_of(fn) or error
     _add_note(error, note)
     try:
@@ -567,8 +579,8 @@ def _raise_shrunk(fn: Callable[[], object], name: str, options: str) -> None:
 def _checked(
     fn: Callable[[], _T], races: bool
 ) -> tuple[Callable[[], _T], str]:
-    """Return what to call for fn, and the text of the further arguments that
-    replay() needs."""
+    """Return the function to call instead of fn, and the text of the
+    additional arguments that replay() needs."""
     if not races:
         return fn, ""
     from .races import detect
@@ -586,7 +598,7 @@ def _checked(
 def _names(
     strategy: str, depth: int, seed: int, orders: Orders, done: list[_Run]
 ) -> Iterator[str]:
-    """Yield names of schedules, given those that ran."""
+    """Yield the names of the schedules to run.  `done` has the runs so far."""
     if strategy in ("late", "early"):
         yield strategy
         return
@@ -649,27 +661,29 @@ def explore(
     Call fn under at most `runs` schedules.
 
     strategy is one of
-      "late": nothing runs before a wait of the host needs it; one run shows
-      most reads that come too early, but few writes that come too early;
-      "early": everything runs as soon as it can;
-      "random": at each call, a random operation that can run, or none, runs;
+      "late": each operation runs only when a wait by the host needs it; one
+      run shows most reads that come too early, but few of the writes that do;
+      "early": each operation runs as soon as it can;
+      "random": at each step, a random choice among the operations that can
+      run and the program;
       "pct": streams and the host have random priorities, which change
-      depth - 1 times; a bug that needs depth pairs in the wrong order is hit
-      with a known probability in each run;
-      "all": every order in which the program could see a difference, and each
-      of them once, unless there are more than runs.
+      depth - 1 times; a bug that appears only if `depth` pairs of operations
+      run in the wrong order is found with a known probability in each run;
+      "all": every order that the program could tell from the others, each
+      once, up to `runs` of them.
 
-    The first schedule under which fn raises an Exception is reduced to few
-    late operations with which fn still raises an exception of this type: to
-    one, if one of the first 64 operations is enough.  That exception is raised
-    with a note: the schedule's name, the operations in order, and those that
-    were late.  If no such operations were found, the note says so.  With
-    races=True, fn is called within races.detect(), so that a RaceError is such
-    an Exception.  seed is that of the first schedule; None means 0.  If fn
-    raises no Exception, returns how many schedules ran, how many of them
-    differed, and whether these were all, which only the strategy "all" knows.
+    If fn raises an Exception under a schedule, this schedule is reduced to one
+    with only a few late operations, under which fn still raises an exception
+    of the same type.  If one of the first 64 operations suffices, it is the
+    only late one.  The exception is raised with a note: the name of the
+    reduced schedule, the operations in order, and those that were late.  If no
+    such schedule was found, the note says so.  With races=True, fn is called
+    within races.detect(), and a RaceError counts, too.  seed is the seed of
+    the first schedule; None means 0.  If fn raises no Exception, returns how
+    many schedules ran, how many of them differed, and whether these are all
+    that exist; only the strategy "all" can tell.
 
-    Raises ValueError or TypeError for other arguments, TypeError if fn is a
+    Raises ValueError or TypeError for invalid arguments, TypeError if fn is a
     coroutine function, and RuntimeError as run() does.
     """
     _check_callable("explore()", fn)
@@ -708,12 +722,15 @@ def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:
 
     Call fn under the schedule with this name, and return its result.
 
-    An Exception that fn raises has a note: the operations in order, and those
-    that were late, because the schedule delayed them or because a later one
-    ran first.  With races=True, fn is called within races.detect().  Raises
-    ValueError if there is no such schedule, or if fn queues fewer operations
-    than the schedule names, TypeError if name is not a str, or fn is not
-    callable or is a coroutine function, and RuntimeError as run() does.
+    An Exception that fn raises gets a note, which lists the operations in
+    order, and those that were late, because the schedule delayed them or
+    because a later operation ran first.  With races=True, fn is called within
+    races.detect().
+
+    Raises ValueError if there is no such schedule, or if the schedule delays
+    an operation that fn does not queue.  Raises TypeError if name is not a
+    str, or if fn is not callable or is a coroutine function.  Raises
+    RuntimeError as run() does.
     """
     logged = _Run(name, logged=True, asks="replay()")
     _check_callable("replay()", fn)

@@ -69,8 +69,8 @@ struct ps_device {
     struct ps_stream *_Atomic deferred;
     /* The side stream.  Core allocates memory for captured work on this
      * stream, since the allocation itself must not be captured.  Core also
-     * frees on it the memory that was allocated on the default streams of
-     * threads that have ended.  NULL until it is first needed. */
+     * uses it to free memory that was allocated on the default streams of
+     * threads that have since ended.  NULL until it is first needed. */
     struct ps_stream *side;
     /* The pool: an array of native streams that no ps_stream owns.
      * pooled_stream_count of its pooled_stream_room entries are used.  The

@@ -54,7 +54,7 @@ struct ps_stream {
     /* The number of Python callables that were submitted to the stream and are
      * not done.  The mutex of the queue in submit.c guards it. */
     unsigned jobs;
-    /* A name for people, in UTF-8; NULL if the stream has none.  It never
+    /* A human-readable name, in UTF-8; NULL if the stream has none.  It never
      * changes. */
     char *name;
     /* Only for an external stream: release_owner(owner) is called when the

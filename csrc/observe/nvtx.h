@@ -1,4 +1,4 @@
-/* The declarations of NVTX that a tool such as pystreams needs.  They are
+/* The NVTX declarations that a tool such as pystreams needs.  They are
  * repeated here so that no build requires NVTX's headers.  A library that
  * marks ranges with NVTX 2 or 3 calls the tool through this interface.  The
  * tool is the library that the environment variable NVTX_INJECTION64_PATH

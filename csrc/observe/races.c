@@ -1299,8 +1299,8 @@ ps_races_waited(const struct ps_moment *moment)
     }
 }
 
-/* Returns whether the host knows the moment and, if a callable is running on
- * this thread, the callable knows it, too. */
+/* Returns whether the host knows that the moment has passed.  If a callable is
+ * running on this thread, the callable must know it, too. */
 static bool
 is_known(const struct ps_moment *moment, const struct ps_moment *callable)
 {

@@ -479,7 +479,7 @@ PyMethodDef buffer_functions[] = {
              "Pin existing host memory and return a Buffer for it "
              "(cudaHostRegister).\n\n"
              "memory is any writable, C-contiguous object with the buffer "
-             "protocol: a bytearray, an\nmmap, an array of NumPy or a "
+             "protocol: a bytearray, an\nmmap, a NumPy array or a "
              "memoryview.  Devices copy the Buffer asynchronously.  "
              "The\nmemory is unpinned, and the object released, when the "
              "last of the Buffer and its\nslices is dropped or, if work still "

@@ -413,10 +413,10 @@ note_reached(FutureObject *self)
     }
 }
 
-/* Call a waiter's method with the Future.  After a MemoryError, repeats the
- * call if the waiter does not have the Future yet.  If the waiter has the
- * Future, the call must not be repeated, because the waiter's locks may still
- * be held. */
+/* Call a waiter's method with the Future.  If the call raises MemoryError
+ * before the waiter has stored the Future, repeats the call.  After the waiter
+ * has stored the Future, the call must not be repeated, because the waiter's
+ * locks may still be held. */
 static void
 notify(PyObject *waiter, PyObject *future, const char *method)
 {

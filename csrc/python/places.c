@@ -94,7 +94,7 @@ enum { CALLS = 512 };
 
 static struct call calls[CALLS];
 /* The list of places, and a dict from places to their indices in the list.
- * NULL while no caller holds the places. */
+ * NULL while no places_hold is in effect. */
 static PyObject *places, *numbers;
 static Py_ssize_t holders;
 
@@ -150,10 +150,10 @@ place_at(Py_ssize_t number)
     return place;
 }
 
-/* Returns the number of a call's place.  If `place` is NULL, only looks in the
- * cache, and returns -1 without an exception if the call is not there.  Also
- * returns -1 without an exception if no caller holds the places.  On failure,
- * returns -1 with an exception. */
+/* Returns the number of the place at which a call is made.  If `place` is
+ * NULL, only looks in the cache.  Returns -1 without an exception if no
+ * places_hold is in effect, or if `place` is NULL and the call is not in the
+ * cache.  On failure, returns -1 with an exception. */
 static Py_ssize_t
 number_call(PyCodeObject *code, int offset, PyObject *place)
 {
@@ -177,8 +177,8 @@ number_call(PyCodeObject *code, int offset, PyObject *place)
 
 /* Returns whether the frame runs code of the program.  If it does, *number
  * becomes the number of the place at which it runs.  If it does not, or if no
- * caller holds the places, *number becomes -1.  On failure, *number becomes -1
- * and an exception is set. */
+ * places_hold is in effect, *number becomes -1.  On failure, *number becomes
+ * -1 and an exception is set. */
 static bool
 number_frame(PyFrameObject *frame, Py_ssize_t *number)
 {

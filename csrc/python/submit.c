@@ -534,7 +534,7 @@ has_closed(void)
 
 /* Run the schedule's work for threads that wait for Futures; see
  * futures_are_awaited.  If another thread is doing this already, only
- * increment queue.advances, which makes that thread do it once more.  If every
+ * increment queue.advances, which makes that thread do it again.  If every
  * thread did this work, no thread would be free to run the callables that
  * streams reach meanwhile, and each of these callables would need one more
  * thread. */

@@ -854,8 +854,8 @@ row_of(const struct log *log, const struct ps_slice *slice, int kind,
     uint64_t nbytes = __atomic_load_n(&slice->nbytes, __ATOMIC_RELAXED);
     int64_t end = __atomic_load_n(&slice->times.end, __ATOMIC_ACQUIRE);
     int64_t begin = __atomic_load_n(&slice->times.begin, __ATOMIC_ACQUIRE);
-    /* Do not show that work began before it was queued, although it may have
-     * begun before the thread that queued it read the clock. */
+    /* The queuing thread may read the clock only after the work has begun.  In
+     * that case, show the work as queued at the moment it began. */
     int64_t queued = slice->queued > 0 && (begin <= 0 || slice->queued < begin)
                          ? slice->queued
                          : begin;

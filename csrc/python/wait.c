@@ -369,7 +369,7 @@ wait_notified(const struct work *work, int64_t timeout_ns)
         CALL_BACKEND(work->device->runtime, ps_mailbox_destroy(wait.mailbox));
     }
     if (status == PS_SUCCESS && work->event != NULL) {
-        /* Query the event once more, so that core stores that it is done. */
+        /* Query the event again, so that core stores that it is done. */
         ps_event_query(work->event);
     }
     return status;

@@ -473,8 +473,8 @@ def run(
     that, its first bytes are streamed and timed several times, alternately
     over one stream and over all streams.  The times that are returned are
     those of the run with the median time.  If record is true, the first bytes
-    are streamed once more, for the timeline.  progress(title, nbytes) returns
-    a function to call with each number of bytes done.  Raises DemoError if the
+    are streamed again, for the timeline.  progress(title, nbytes) returns a
+    function to call with each number of bytes done.  Raises DemoError if the
     file can't be read or changes, and Mismatch if a byte came back different.
     """
     ways = [devices] if chain else [[device] for device in devices]

@@ -412,10 +412,10 @@ def memory_allocated(device: _Device = None) -> int:
 
 
 def max_memory_allocated(device: _Device = None) -> int:
-    """Return the most bytes that buffers ever held on a device.
+    """Return the peak number of bytes that buffers held on a device.
 
-    Counted from the start, or from reset_peak_memory_stats().  Initializes
-    nothing.
+    The peak is since the start or the last reset_peak_memory_stats().
+    Initializes nothing.
     """
     stats = _stats("max_memory_allocated", device)
     return stats.get("allocated_bytes.all.peak", 0)
@@ -432,10 +432,10 @@ def memory_reserved(device: _Device = None) -> int:
 
 
 def max_memory_reserved(device: _Device = None) -> int:
-    """Return the most bytes that the device's pool ever held.
+    """Return the peak number of bytes that the device's pool held.
 
-    Counted from the start, or from reset_peak_memory_stats().  Initializes
-    nothing.
+    The peak is since the start or the last reset_peak_memory_stats().
+    Initializes nothing.
     """
     stats = _stats("max_memory_reserved", device)
     return stats.get("reserved_bytes.all.peak", 0)
@@ -452,12 +452,12 @@ def reset_accumulated_memory_stats(device: _Device = None) -> None:
 
 
 def empty_cache() -> None:
-    """Release to the driver the freed memory that all pools keep for reuse.
+    """Release the unused memory of all pools to the driver.
 
     Other programs and libraries can then use it.  Pools keep memory that
-    queued work still uses.  On a GPU that is busy for a millisecond or longer,
-    they may also keep memory freed since the last synchronize().  Does nothing
-    if no device has been used; may block.
+    queued work still uses.  If a GPU's work does not end within a millisecond,
+    its pool may also keep memory freed since the last synchronize().  Does
+    nothing if no device has been used.  May block.
     """
     if is_initialized():
         _C.empty_cache(_CUDA)
@@ -510,7 +510,7 @@ def ipc_collect() -> None:
 
 
 def _sleep(cycles: int) -> None:
-    """Queue a sleep of that many clock cycles on the current stream.
+    """Queue a sleep of `cycles` clock cycles on the current stream.
 
     On an emulated device, a cycle is one nanosecond.
     """
@@ -528,7 +528,7 @@ class cudaStatus:
 
 
 class _cudart:
-    """The few functions of the CUDA runtime that cudart() offers.
+    """The few CUDA runtime functions that cudart() offers.
 
     Those that return an int return a cudaError_t; 0 is success.
     """
@@ -572,7 +572,7 @@ class _cudart:
 
 
 def cudart() -> type[_cudart]:
-    """Initialize the devices; return functions of the CUDA runtime."""
+    """Initialize the devices; return CUDA runtime functions."""
     init()
     return _cudart
 

@@ -41,8 +41,8 @@ def test_each_can_be_used(device: Device) -> None:
 
 @contract(
     "device_properties",
-    "The device's name for people, and its properties. A property that the "
-    "device lacks is 0.",
+    "The device's human-readable name, and its properties. A property that "
+    "the device lacks is 0.",
 )
 def test_properties(device: Device) -> None:
     for index in range(device.count):

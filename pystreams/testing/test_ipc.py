@@ -89,7 +89,7 @@ def test_a_record_behind_an_earlier_one(
 
 
 @pytest.mark.parametrize("byte", [0, 255])
-@contract("event_open", "The handle may be any bytes.")
+@contract("event_open", "The bytes of the handle may be arbitrary.")
 def test_any_bytes(elsewhere: Elsewhere, byte: int) -> None:
     handle = bytes([byte]) * 64
     assert elsewhere.ask("open", handle.hex()).startswith("Error: ")
@@ -145,7 +145,8 @@ def test_memory_of_a_process_that_has_ended(
 @pytest.mark.parametrize("byte", [0, 255])
 @contract(
     "shared_open",
-    "The handle may be any bytes, and nbytes any number except 0.",
+    "The bytes of the handle may be arbitrary, and nbytes may be any number "
+    "except 0.",
 )
 def test_memory_of_any_handle(elsewhere: Elsewhere, byte: int) -> None:
     handle = bytes([byte]) * 96

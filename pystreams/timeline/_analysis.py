@@ -1,5 +1,5 @@
 """The analysis of a timeline: which operations overlapped, and which chain of
-work and waits took the time."""
+work and waits determined how long the program took."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def overlap(timeline: Timeline) -> dict[tuple[str, ...], int]:
 
 
 def sums(changes: list[tuple[int, int, str]]) -> dict[tuple[str, ...], int]:
-    """Return how long each set of classes was busy."""
+    """Return, for each set of classes, how long exactly these were busy."""
     changes.sort(key=lambda change: change[0])
     busy = dict.fromkeys(("copy", "host", "work"), 0)
     found: dict[tuple[str, ...], int] = {}
@@ -75,24 +75,23 @@ class Step:
     row: int | None
     begin: int
     end: int
-    #: What the step came after.  For an operation, it is "stream" for the
-    #: operation before it on its stream, "wait" for an operation that its
-    #: stream waited for, or "host" for the call that queued it.  For a thread,
-    #: it is "synchronize" for the operation that it waited for, or "" if it
-    #: never waited.
+    #: What the step came after.  For an operation: "stream" if this was the
+    #: operation before it on its stream, "wait" if it was an operation that
+    #: its stream waited for, "host" if it was the call that queued it.  For a
+    #: thread: "synchronize" if it was an operation that the thread waited for,
+    #: "" if the thread never waited.
     after: str
-    #: The row of that wait or synchronize, or None if the step came after
-    #: neither.
+    #: The row of that wait or synchronize; None if `after` is neither.
     wait: int | None
     #: How much earlier the operation could have begun without that wait, if
-    #: all else stayed the same.  If this step is a thread's, this is about the
-    #: operation of the next step.
+    #: all else stayed the same.  For a thread's step, "the operation" is that
+    #: of the next step.
     gain: int
 
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The chain of steps that took the time, the first one first."""
+    """The chain of steps that determined the duration, the first one first."""
 
     steps: tuple[Step, ...]
     #: The waits in the chain as (row, gain), with the greatest gain first.
@@ -110,7 +109,7 @@ class Cause(NamedTuple):
 
     end: int
     row: int
-    # The row of the wait that made this so; None if it was a stream's order.
+    # The row of the wait that required this; None if stream order did.
     wait: int | None
 
 
@@ -129,8 +128,8 @@ class Program:
         #: For each row of a stream, the operation that ended last among those
         #: that had to end before the stream was done with this row.
         self.reached: dict[int, Cause] = {}
-        #: The last synchronize of the row's thread before each row, and the
-        #: last one of each thread so far.
+        #: For each row, the last synchronize of its thread before it.  `waits`
+        #: has the last one of each thread so far.
         self.last_wait: dict[int, int] = {}
         self.waits: dict[str, int] = {}
         #: The ends of operations, in order.
@@ -171,9 +170,8 @@ class Program:
             self.reached[index] = max(causes, key=lambda c: c[:2])
 
     def waited_for(self, index: int) -> int | None:
-        """Return the operation that a synchronize ended with; None if the
-        work was done already, or was not done when a timeout ended the
-        wait."""
+        """Return the operation that a synchronize waited for; None if the work
+        was already done, or was not done when the wait timed out."""
         row = self.rows[index]
         if row[12] is not None:
             known = self.reached.get(row[12])
@@ -202,8 +200,9 @@ class Program:
         return steps
 
     def _operation(self, steps: list[Step], index: int) -> int | None:
-        """Add the step of an operation and, if the operation came after a call
-        by the host, the host's step.  Return the operation before them."""
+        """Add the step of an operation.  If all its causes ended before it was
+        queued, also add the step of the thread that queued it.  Return the
+        operation that these steps came after, or None."""
         row = self.rows[index]
         queued, begin, end = row[5:8]
         # Among causes with the same end, put the stream's order first.
@@ -228,9 +227,11 @@ class Program:
     def _host(
         self, steps: list[Step], end: int, wait: int | None, floor: int
     ) -> int | None:
-        """Add the step of a thread, from its last wait to a time; return the
-        operation that it waited for.  floor: the earliest time at which the
-        next step could have begun, whatever the thread did."""
+        """Add the step of a thread, from the end of its last wait to `end`.
+        Return the operation that it waited for; None if it never waited.
+        wait: the row of the thread's last synchronize before `end`, or None.
+        floor: the earliest time at which the next step could have begun,
+        whatever the thread did."""
         while wait is not None and self.waited_for(wait) is None:
             # This synchronize found the work done, so look at the one before.
             wait = self.last_wait.get(wait)
@@ -248,7 +249,7 @@ def place(row: Row) -> str:
 
 
 def describe(rows: list[Row], step: Step) -> str:
-    """Return a line for a person."""
+    """Return a line of text about the step."""
     took = _chart.milliseconds((step.end - step.begin) / 1e6)
     at = _chart.milliseconds(step.begin / 1e6)
     if step.row is None:
@@ -267,7 +268,8 @@ def describe(rows: list[Row], step: Step) -> str:
 
 
 def shorten(rows: list[Row], gains: dict[int, int]) -> list[str]:
-    """Return a line with the place where shorter waits would gain most."""
+    """Return a line that names the place where shorter waits would gain most;
+    no line if none would gain anything."""
     places: dict[str, list[int]] = {}
     for row, gain in gains.items():
         places.setdefault(rows[row][1] + place(rows[row]), []).append(gain)

@@ -763,9 +763,11 @@ others_are_runnable(void)
     return found;
 }
 
-/* Returns the weight of a nap, a sleep of NAP_NS during which nothing changed.
- * The weight is 1 if the machine may just be busy, and BUSY otherwise.  The
- * lock is released meanwhile. */
+/* Returns how much a nap counts toward the limit of NAPS * BUSY.  A nap is a
+ * sleep of NAP_NS during which nothing changed.  It counts 1 if another thread
+ * of the process runs or waits for a processor, because that thread may still
+ * make progress.  Otherwise, it counts BUSY.  The lock is released
+ * meanwhile. */
 static unsigned
 weigh_nap_locked(struct cpu_engine *engine)
 {

@@ -94,10 +94,10 @@ ps_status
 cpu_token_create(const struct cpu_engine *engine, enum cpu_share share,
                  int device, const struct cpu_pages *pages,
                  struct cpu_token *token, void **mapped);
-/* Map the file that an interprocess handle identifies.  The handle may be any
- * bytes.  The caller must be prepared for any bytes in the file behind the
- * nonce.  May be called without the engine's lock.  Statuses: those of
- * event_open, and PS_ERROR_OUT_OF_MEMORY. */
+/* Map the file that an interprocess handle identifies.  The bytes of the
+ * handle may be arbitrary.  The caller must be prepared for arbitrary bytes in
+ * the file behind the nonce.  May be called without the engine's lock.
+ * Statuses: those of event_open, and PS_ERROR_OUT_OF_MEMORY. */
 ps_status cpu_token_open(const struct cpu_engine *engine, enum cpu_share share,
                          int device, const struct cpu_pages *pages,
                          const unsigned char handle[PS_IPC_HANDLE_BYTES],

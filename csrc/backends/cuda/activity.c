@@ -2,8 +2,8 @@
  * on a GPU, or a wait of the host, with the times at which it began and ended.
  * CUPTI reports the activities of all libraries in the process.
  *
- * The rule: a callback of CUPTI calls no CUDA function, because CUPTI holds
- * its own locks or the driver's during the callback. */
+ * The rule: a CUPTI callback calls no CUDA function, because CUPTI holds its
+ * own locks or the driver's during the callback. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -217,7 +217,7 @@ buffer_completed(CUcontext context, uint32_t stream, uint8_t *buffer,
 
 /* ---- The library ---- */
 
-/* Returns a handle of CUPTI from dlopen, or NULL.  Prefers the version that
+/* Returns a handle to CUPTI from dlopen, or NULL.  Prefers the version that
  * another library has loaded already, because a process must not load two
  * versions. */
 static void *

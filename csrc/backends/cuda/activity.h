@@ -1,4 +1,4 @@
-/* The declarations of CUPTI that the CUDA backend needs, so that no build
+/* The CUPTI declarations that the CUDA backend needs, so that no build
  * requires CUPTI's headers.
  *
  * They are valid for every version of CUPTI since CUDA 12.  Later versions

@@ -383,7 +383,8 @@ cuda_event_query(const struct ps_backend *backend, int device, ps_handle event)
         ON_HANDLE(device, event, cuda_driver.event_query((CUevent)event));
 #ifdef PS_COMPUTE_SANITIZER
     /* compute-sanitizer knows that a wait for an event orders operations, but
-     * not that a query does.  So also wait for the event, which is done. */
+     * not that a query does.  So wait for the event as well.  It is already
+     * done, so this returns at once. */
     if (status == PS_SUCCESS) {
         cuda_driver.event_synchronize((CUevent)event);
     }

@@ -1,7 +1,7 @@
 /* The contract between pystreams and a backend.  A backend gives pystreams
  * access to devices.  It is a table of functions, struct ps_backend, and the
  * comments here are the specification of these functions.  A backend includes
- * no header of pystreams except this one and, for fault injection, faults.h.
+ * no pystreams header except this one and, for fault injection, faults.h.
  * pystreams calls a backend only through the table.
  *
  * These rules hold for every member of the table, unless the member's comment
@@ -448,8 +448,8 @@ struct ps_backend {
     ps_status (*device_synchronize)(const struct ps_backend *backend,
                                     int device, const struct ps_limit *limit);
 
-    /* The device's name for people, and its properties.  A property that the
-     * device lacks is 0.  May block.  Must not initialize the device. */
+    /* The device's human-readable name, and its properties.  A property that
+     * the device lacks is 0.  May block.  Must not initialize the device. */
     ps_status (*device_properties)(const struct ps_backend *backend,
                                    int device,
                                    struct ps_device_properties *properties);
@@ -576,14 +576,14 @@ struct ps_backend {
                               unsigned char handle[PS_IPC_HANDLE_BYTES]);
 
     /* Open an event that another process exported; core refuses handles that
-     * this process exported.  The handle may be any bytes.  Each process may
-     * record the event.  Every member that takes the event refers to its
-     * latest record, whichever process made it.  A backend may delay a record
-     * until all earlier records of the event are done.  If a process ends
-     * while the work before its record is not done, the record fails, provided
-     * that the backend can tell.  event_destroy ends this process's use of the
-     * event.  May block.  Statuses: PS_ERROR_INVALID_VALUE if the handle was
-     * not written by event_export for this device type,
+     * this process exported.  The bytes of the handle may be arbitrary.  Each
+     * process may record the event.  Every member that takes the event refers
+     * to its latest record, whichever process made it.  A backend may delay a
+     * record until all earlier records of the event are done.  If a process
+     * ends while the work before its record is not done, the record fails,
+     * provided that the backend can tell.  event_destroy ends this process's
+     * use of the event.  May block.  Statuses: PS_ERROR_INVALID_VALUE if the
+     * handle was not written by event_export for this device type,
      * PS_ERROR_INVALID_DEVICE for an event of another device,
      * PS_ERROR_INVALID_HANDLE if the backend can tell that the event no longer
      * exists. */
@@ -840,12 +840,12 @@ struct ps_backend {
                                  void **data);
 
     /* Map memory of nbytes bytes that another process allocated; core refuses
-     * handles that this process exported.  The handle may be any bytes, and
-     * nbytes any number except 0.  The mapped memory stays valid until
-     * shared_free, whatever happens to the other process.  May block, but does
-     * not wait for work.  Statuses: those of event_open, and
-     * PS_ERROR_OUT_OF_MEMORY.  Returns PS_ERROR_INVALID_HANDLE also if the
-     * memory has another size. */
+     * handles that this process exported.  The bytes of the handle may be
+     * arbitrary, and nbytes may be any number except 0.  The mapped memory
+     * stays valid until shared_free, whatever happens to the other process.
+     * May block, but does not wait for work.  Statuses: those of event_open,
+     * PS_ERROR_INVALID_HANDLE if the memory has another size,
+     * PS_ERROR_OUT_OF_MEMORY. */
     ps_status (*shared_open)(const struct ps_backend *backend, int device,
                              const unsigned char handle[PS_IPC_HANDLE_BYTES],
                              size_t nbytes, void **data);
