@@ -301,6 +301,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
         return status;
     }
     end->number = graph->number;
+    end->order = graph->begun;
     if (graph->origin == NULL) {
         return unlock(graph, PS_ERROR_GRAPH_IDLE);
     }
@@ -321,14 +322,18 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
 }
 
 ps_status
-ps_graph_finish(struct ps_graph *graph, bool keep_native, bool *made)
+ps_graph_finish(struct ps_graph *graph, uint64_t order, bool keep_native,
+                bool *made)
 {
     *made = false;
     ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
     /* A hook or another thread may have reset the graph since the capture
      * ended. */
-    if (status != PS_SUCCESS || graph->keeps || graph->native == 0) {
-        return status == PS_SUCCESS ? unlock(graph, status) : status;
+    if (graph->begun != order || graph->keeps || graph->native == 0) {
+        return unlock(graph, status);
     }
     struct leftovers left = {0};
     struct ps_runtime *runtime = graph->device->runtime;
@@ -366,6 +371,17 @@ ps_graph_is_capturing(struct ps_graph *graph, uint64_t *number)
         unlock(graph, PS_SUCCESS);
     }
     return capturing;
+}
+
+uint64_t
+ps_graph_begun(struct ps_graph *graph)
+{
+    uint64_t begun = 0;
+    if (lock(graph) == PS_SUCCESS) {
+        begun = graph->begun;
+        unlock(graph, PS_SUCCESS);
+    }
+    return begun;
 }
 
 struct ps_stream *
@@ -779,6 +795,7 @@ reset_and_unlock(struct ps_graph *graph, bool last, struct ps_graph_end *end)
     bool taken =
         graph->origin != NULL || graph->native != 0 || graph->executable != 0;
     end->number = graph->number;
+    end->order = graph->begun;
     end->executable = executable_number_locked(graph);
     if (graph->origin != NULL) {
         status = end_locked(graph, last, &left, end);
@@ -802,6 +819,20 @@ ps_graph_reset(struct ps_graph *graph, struct ps_graph_end *end)
     }
     return is_other_threads(graph)
                ? unlock(graph, PS_ERROR_CAPTURE_WRONG_THREAD)
+               : reset_and_unlock(graph, false, end);
+}
+
+ps_status
+ps_graph_drop(struct ps_graph *graph, uint64_t begun, struct ps_graph_end *end)
+{
+    *end = (struct ps_graph_end){0};
+    ps_status status = lock(graph);
+    if (status != PS_SUCCESS) {
+        return status;
+    }
+    return graph->origin == NULL || graph->begun == begun ||
+                   !pthread_equal(graph->thread, pthread_self())
+               ? unlock(graph, status)
                : reset_and_unlock(graph, false, end);
 }
 

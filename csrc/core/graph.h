@@ -39,7 +39,8 @@ struct ps_graph {
      * in progress or finished.  0 if there is none, or if the backend does not
      * number captures. */
     uint64_t number;
-    /* How many captures have begun. */
+    /* How many captures have begun.  This is also the order of the latest
+     * one. */
     uint64_t begun;
     /* The handles of the native graph and of its executable.  Each is 0 if it
      * does not exist. */
@@ -74,11 +75,12 @@ struct ps_graph_end {
      * the number of captured operations. */
     bool capture;
     size_t operations;
-    /* The number of the graph's latest capture before the call; see
-     * ps_graph.number. */
+    /* The number and the order of the graph's latest capture before the call;
+     * see ps_graph.number and ps_graph.begun. */
     uint64_t number;
-    /* Whether the graph was emptied, and was not empty before.  If so,
-     * executable is the number of its executable; see
+    uint64_t order;
+    /* Whether a reset has emptied the graph, which was not empty before.  If
+     * so, executable is the number of its executable; see
      * ps_graph_executable_number. */
     bool dropped;
     uint64_t executable;
@@ -92,7 +94,7 @@ ps_status ps_graph_destroy(struct ps_graph *graph, struct ps_graph_end *end);
 
 /* Begin to capture the stream's work into the graph.  *number becomes the
  * capture's number, or 0 if the backend does not number captures.  *order
- * becomes greater than for the graph's earlier captures.  Statuses:
+ * becomes the capture's order; see ps_graph.begun.  Statuses:
  * PS_ERROR_GRAPH_TAKEN, PS_ERROR_GRAPH_DEFAULT; PS_ERROR_NOT_SUPPORTED if the
  * backend has no graphs. */
 ps_status
@@ -108,13 +110,14 @@ ps_status
 ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
                      struct ps_graph_end *end);
 
-/* Finish a capture that has ended.  If there is no executable, makes it from
- * the native graph.  Then drops the native graph, unless keep_native is true.
- * Does nothing for a graph that was created with `keeps`, whose executable is
- * made later.  *made becomes true if this call has made the executable.  On
+/* Finish the capture with this order, which has ended.  If there is no
+ * executable, makes it from the native graph.  Then drops the native graph,
+ * unless keep_native is true. Does nothing for a graph that was created with
+ * `keeps`, whose executable is made later, nor if another thread has begun a
+ * later capture.  *made becomes true if this call has made the executable.  On
  * failure, the graph becomes empty.  May block. */
-ps_status
-ps_graph_finish(struct ps_graph *graph, bool keep_native, bool *made);
+ps_status ps_graph_finish(struct ps_graph *graph, uint64_t order,
+                          bool keep_native, bool *made);
 
 /* Make the graph hold a reference to the object, because its work uses the
  * object. */
@@ -123,6 +126,9 @@ ps_status ps_graph_keep(struct ps_graph *graph, const struct ps_kept *item);
 /* Returns whether a capture is in progress.  *number becomes the number of the
  * graph's latest capture; see ps_graph.number. */
 bool ps_graph_is_capturing(struct ps_graph *graph, uint64_t *number);
+
+/* Returns how many captures of the graph have begun. */
+uint64_t ps_graph_begun(struct ps_graph *graph);
 
 /* Returns a new reference to the stream of the latest launch, or NULL if there
  * was no launch.  Work that is queued on this stream later runs after all
@@ -200,6 +206,11 @@ ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
  * Queued launches still run.  May block.  Returns the status of the clean-up.
  * If it returns PS_ERROR_CAPTURE_WRONG_THREAD, nothing has changed. */
 ps_status ps_graph_reset(struct ps_graph *graph, struct ps_graph_end *end);
+
+/* If a capture is in progress that this thread has begun since ps_graph_begun
+ * returned `begun`, do what ps_graph_reset does.  Otherwise, does nothing. */
+ps_status ps_graph_drop(struct ps_graph *graph, uint64_t begun,
+                        struct ps_graph_end *end);
 
 /* Get the handles of the native graph and of the executable.  A handle is 0 if
  * the graph does not have that object. */

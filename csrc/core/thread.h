@@ -38,7 +38,6 @@ enum ps_thread_word {
     PS_THREAD_LAUNCH,   /* the graph launch that it is making */
     PS_THREAD_TIMELINE, /* its index in the current timeline */
     PS_THREAD_COPY,     /* the name of the copy that it is queueing */
-    PS_THREAD_CAPTURES, /* the number of captures that it has begun */
     PS_THREAD_WORDS,
 };
 

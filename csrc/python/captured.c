@@ -460,9 +460,8 @@ replay_destroy(struct replay *replay, bool queued)
 
 /* Create the jobs of a launch.  On failure, returns NULL with an exception. */
 static struct replay *
-replay_create(struct calls *calls)
+replay_create(struct calls *calls, uint64_t number)
 {
-    uint64_t number = 0;
     size_t count = 0;
     struct captured *captured = NULL;
     if (calls != NULL) {
@@ -504,11 +503,11 @@ replay_create(struct calls *calls)
 }
 
 ps_status
-launch_calls(struct ps_graph *graph, struct calls *calls,
+launch_calls(struct ps_graph *graph, struct calls *calls, uint64_t number,
              struct ps_stream *stream, struct ps_stream **full)
 {
     *full = NULL;
-    struct replay *replay = replay_create(calls);
+    struct replay *replay = replay_create(calls, number);
     if (replay == NULL) {
         return PS_RAISED;
     }

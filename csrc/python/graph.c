@@ -24,6 +24,9 @@ typedef struct {
     struct ps_graph *graph;
     PyObject *pool;      /* the argument `pool` of _begin(), or NULL */
     struct calls *calls; /* the capture's callables, or NULL */
+    /* The number of calls of _begin() that may have begun a capture for which
+     * `calls` is not set yet. */
+    atomic_int beginning;
     /* The address of the exception that was being handled when the capture
      * began; 0 if there was none.  It is only compared, since the exception
      * may have been freed. */
@@ -87,14 +90,6 @@ is_capturing(PyObject *self, uint64_t *number)
     return capturing;
 }
 
-/* Returns whether the capture with this number is in progress. */
-static bool
-has_capture(PyObject *self, uint64_t number)
-{
-    uint64_t latest;
-    return is_capturing(self, &latest) && latest == number;
-}
-
 /* Store the place in the program at which the capture with this number begins.
  * Returns as clear_unless_interrupt does. */
 static int
@@ -153,21 +148,28 @@ wait_if_asked(PyObject *self)
         import_call("pystreams.cuda._graphs", "_resetting", "(O)", self));
 }
 
+/* Forget the place where the ended capture began, and run the destroy
+ * hooks. */
+static void
+finish_reset(PyObject *self, const struct ps_graph_end *end)
+{
+    note_end(runtime_of(self), end, PS_SUCCESS);
+    if (end->dropped && atomic_load(&hooked)) {
+        run_destroy_hooks(self, end->executable);
+    }
+}
+
 /* Call ps_graph_reset, and then run the destroy hooks. */
 static ps_status
 reset(PyObject *self)
 {
-    bool has_hooks = atomic_load(&hooked);
     struct ps_graph_end end;
     ps_status status;
-    if (has_hooks && wait_if_asked(self) < 0) {
+    if (atomic_load(&hooked) && wait_if_asked(self) < 0) {
         return PS_RAISED;
     }
     WITHOUT_GIL(status = ps_graph_reset(graph_of(self), &end));
-    note_end(runtime_of(self), &end, PS_SUCCESS);
-    if (has_hooks && end.dropped) {
-        run_destroy_hooks(self, end.executable);
-    }
+    finish_reset(self, &end);
     return status;
 }
 
@@ -210,16 +212,32 @@ calls_get(PyObject *self)
     return calls;
 }
 
+/* As calls_get.  *number becomes the number of the capture that the list
+ * belongs to, 0 if there is no list, or UINT64_MAX, which is the number of no
+ * capture, if another thread is about to set the list. */
+static struct calls *
+calls_find(PyObject *self, uint64_t *number)
+{
+    /* Read this first, because the other thread sets the list first. */
+    bool may_come = atomic_load(&((GraphObject *)self)->beginning) > 0;
+    struct calls *calls = calls_get(self);
+    *number = calls != NULL ? calls_number(calls) : may_come ? UINT64_MAX : 0;
+    return calls;
+}
+
 /* Replace the graph's list of callables, unless it belongs to a later capture,
- * which another thread has begun.  Takes over the caller's reference. */
-static void
+ * which another thread has begun.  Takes over the caller's reference.  Returns
+ * whether the list was replaced. */
+static bool
 calls_set(PyObject *self, struct calls *calls)
 {
     struct calls *dropped;
+    bool replaced = true;
     Py_BEGIN_CRITICAL_SECTION(self);
     dropped = ((GraphObject *)self)->calls;
     if (calls != NULL && dropped != NULL && calls_are_later(dropped, calls)) {
         dropped = calls;
+        replaced = false;
     }
     else {
         ((GraphObject *)self)->calls = calls;
@@ -227,6 +245,7 @@ calls_set(PyObject *self, struct calls *calls)
     Py_END_CRITICAL_SECTION();
     calls_end(dropped);
     calls_unref(dropped);
+    return replaced;
 }
 
 /* Call calls_end for the list of callables of the capture with this number, if
@@ -267,13 +286,24 @@ calls_settle(PyObject *self)
     exception_restore(saved);
 }
 
-/* Drop the capture, because an exception was raised while it began. */
-static void
-drop_capture(PyObject *self)
+uint64_t
+graph_begun(PyObject *self)
+{
+    uint64_t begun;
+    WITHOUT_GIL(begun = ps_graph_begun(graph_of(self)));
+    return begun;
+}
+
+void
+graph_drop(PyObject *self, uint64_t begun)
 {
     struct saved_exception saved = exception_save();
+    struct ps_graph_end end;
+    ps_status status;
+    WITHOUT_GIL(status = ps_graph_drop(graph_of(self), begun, &end));
+    finish_reset(self, &end);
     report_cleanup(runtime_of(self), graph_of(self)->device,
-                   "dropping a capture", reset(self));
+                   "dropping a capture", status);
     calls_settle(self);
     exception_restore(saved);
 }
@@ -412,8 +442,9 @@ raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
     uint64_t number = 0;
     finish(self, "CUDAGraph.capture_begin", NULL, status);
     if (status == PS_ERROR_GRAPH_TAKEN) {
-        is_capturing(self, &number);
-        explain_begin(self, number, "\nIts capture, {}, has not ended.");
+        if (is_capturing(self, &number)) {
+            explain_begin(self, number, "\nIts capture, {}, has not ended.");
+        }
     }
     else if (stream->handle != 0 && backend->stream_capture != NULL) {
         WITHOUT_GIL(backend->stream_capture(backend, stream->device->index,
@@ -449,25 +480,6 @@ capture_raised(PyObject *self)
     return now != 0 && now != atomic_load(&((GraphObject *)self)->handled);
 }
 
-uintptr_t
-captures_begun(void)
-{
-    return (uintptr_t)ps_thread_word(PS_THREAD_CAPTURES);
-}
-
-/* Count a capture that has begun.  On failure, returns -1 with an
- * exception. */
-static int
-count_capture(void)
-{
-    const void *count = (const void *)(captures_begun() + 1);
-    if (ps_thread_set_word(PS_THREAD_CAPTURES, count) != PS_SUCCESS) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    return 0;
-}
-
 static PyObject *
 Graph_begin(PyObject *self, PyObject *args)
 {
@@ -487,23 +499,28 @@ Graph_begin(PyObject *self, PyObject *args)
         calls_unref(calls);
         return NULL;
     }
-    uint64_t number, order;
+    uint64_t number, order, latest;
+    atomic_fetch_add(&((GraphObject *)self)->beginning, 1);
     WITHOUT_GIL(calls_expect();
                 status = ps_graph_capture_begin(graph_of(self), stream,
                                                 (enum ps_capture_mode)mode,
                                                 &number, &order);
                 calls_begin(calls, number, order););
     if (status != PS_SUCCESS) {
+        atomic_fetch_sub(&((GraphObject *)self)->beginning, 1);
         raise_begin(self, stream, status);
         stream_release(stream);
         calls_unref(calls);
         return NULL;
     }
-    atomic_store(&((GraphObject *)self)->handled, handled_exception());
-    calls_set(self, calls);
+    if (calls_set(self, calls)) {
+        atomic_store(&((GraphObject *)self)->handled, handled_exception());
+        reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
+    }
+    atomic_fetch_sub(&((GraphObject *)self)->beginning, 1);
     int noted = note_begin(self, stream, number);
     stream_release(stream);
-    if (!has_capture(self, number)) {
+    if (!is_capturing(self, &latest) || latest != number) {
         /* Another thread has ended a relaxed capture already, perhaps before
          * the list and the note existed. */
         calls_end_of(self, number);
@@ -512,13 +529,8 @@ Graph_begin(PyObject *self, PyObject *args)
                  &(struct ps_graph_end){.capture = true, .number = number},
                  PS_SUCCESS);
     }
-    reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
-    if (noted < 0 || run_hooks(self, "capture_start") < 0 ||
-        count_capture() < 0) {
-        /* End the capture, and empty the graph. */
-        if (has_capture(self, number)) {
-            drop_capture(self);
-        }
+    if (noted < 0 || run_hooks(self, "capture_start") < 0) {
+        graph_drop(self, order - 1);
         return NULL;
     }
     Py_RETURN_NONE;
@@ -527,7 +539,7 @@ Graph_begin(PyObject *self, PyObject *args)
 /* Called by capture_end when the capture has ended: runs the hooks and
  * instantiates the graph. */
 static ps_status
-complete(PyObject *self)
+complete(PyObject *self, uint64_t order)
 {
     ps_status status;
     bool made;
@@ -536,15 +548,16 @@ complete(PyObject *self)
     struct saved_exception saved = exception_save();
     /* Keep the native graph if there are hooks, because those that run after
      * the instantiation may inspect it. */
-    WITHOUT_GIL(
-        status = ps_graph_finish(graph_of(self), debug || has_hooks, &made));
+    WITHOUT_GIL(status = ps_graph_finish(graph_of(self), order,
+                                         debug || has_hooks, &made));
     exception_restore(saved);
     if (raised == 0 && made) {
         raised = run_hooks(self, "post_instantiate");
     }
     if (status == PS_SUCCESS && has_hooks && !debug) {
         saved = exception_save();
-        WITHOUT_GIL(status = ps_graph_finish(graph_of(self), false, &made));
+        WITHOUT_GIL(status =
+                        ps_graph_finish(graph_of(self), order, false, &made));
         exception_restore(saved);
     }
     return raised < 0 ? PS_RAISED : status;
@@ -565,7 +578,7 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     ps_status ended = status;
     if (status == PS_SUCCESS) {
         calls_end_of(self, end.number);
-        status = complete(self);
+        status = complete(self, end.order);
     }
     calls_settle(self);
     if (status == PS_SUCCESS && end.operations == 0 && !capture_raised(self) &&
@@ -649,8 +662,9 @@ launch(PyObject *self)
                 return PS_RAISED;
             }
         }
-        struct calls *calls = calls_get(self);
-        status = launch_calls(graph_of(self), calls, stream, &full);
+        uint64_t number;
+        struct calls *calls = calls_find(self, &number);
+        status = launch_calls(graph_of(self), calls, number, stream, &full);
         calls_unref(calls);
         stream_release(stream);
         again = (full != NULL && has_room_again(full, &status)) ||
@@ -660,20 +674,46 @@ launch(PyObject *self)
     return status;
 }
 
+/* If the call with this status has made the executable, run the hooks after an
+ * instantiation.  Returns the status or, if only the hooks fail, PS_RAISED. */
+static ps_status
+run_instantiated(PyObject *self, bool made, ps_status status)
+{
+    if (!made || run_hooks(self, "post_instantiate") == 0) {
+        return status;
+    }
+    if (status != PS_SUCCESS) {
+        report_ignored("running the instantiation hooks of a graph");
+        return status;
+    }
+    return PS_RAISED;
+}
+
+/* Make the executable if there is none, and run the hooks for it. */
+static ps_status
+prepare(PyObject *self)
+{
+    ps_status status;
+    bool made;
+    WITHOUT_GIL(status = ps_graph_prepare(graph_of(self), &made));
+    return run_instantiated(self, made, status);
+}
+
 /* Run the replay_start hooks, launch the graph, and run the replay_end hooks.
  * The graph is instantiated before the first hook runs. */
 static ps_status
 launch_hooked(PyObject *self)
 {
-    ps_status status;
-    bool made;
-    WITHOUT_GIL(status = ps_graph_prepare(graph_of(self), &made));
+    ps_status status = prepare(self);
+    if (status == PS_SUCCESS && run_hooks(self, "replay_start") < 0) {
+        return PS_RAISED;
+    }
+    if (status == PS_SUCCESS) {
+        /* A replay_start hook may have captured the graph again. */
+        status = prepare(self);
+    }
     if (status != PS_SUCCESS) {
         return status;
-    }
-    if ((made && run_hooks(self, "post_instantiate") < 0) ||
-        run_hooks(self, "replay_start") < 0) {
-        return PS_RAISED;
     }
     status = launch(self);
     struct saved_exception saved = exception_save();
@@ -808,9 +848,7 @@ Graph_upload(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     WITHOUT_GIL(status = ps_graph_upload(graph_of(self), use.stream, &made));
     stream_use_end(&use);
-    if (made && run_hooks(self, "post_instantiate") < 0) {
-        status = PS_RAISED;
-    }
+    status = run_instantiated(self, made, status);
     return finish(self, "CUDAGraph.upload",
                   FAULTS({PS_ERROR_GRAPH_STREAM, true,
                           "upload() expects a stream of the device that the "
@@ -994,9 +1032,8 @@ check_other(PyObject *self, const char *function, const char *name,
 static int
 number_without_calls(PyObject *other, const char *function, uint64_t *number)
 {
-    struct calls *calls = calls_get(other);
+    struct calls *calls = calls_find(other, number);
     bool any = calls_any(calls);
-    *number = calls != NULL ? calls_number(calls) : 0;
     calls_unref(calls);
     return !any ? 0
                 : refuse(PyExc_RuntimeError,
@@ -1072,9 +1109,7 @@ Graph_update(PyObject *self, PyObject *other)
         WITHOUT_GIL(status = ps_graph_update(graph_of(self), graph_of(other),
                                              number, &difference, &made));
     } while (has_changed(&status));
-    if (made && run_hooks(self, "post_instantiate") < 0) {
-        status = PS_RAISED;
-    }
+    status = run_instantiated(self, made, status);
     PyObject *result =
         finish(self, "CUDAGraph.update",
                FAULTS({PS_ERROR_GRAPH_STREAM, true,
@@ -1167,13 +1202,10 @@ Graph_use_hooks(PyObject *Py_UNUSED(type), PyObject *Py_UNUSED(ignored))
 static PyObject *
 Graph_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    uintptr_t before = captures_begun();
-    uint64_t number;
+    uint64_t begun = graph_begun(self);
     PyObject *entered = PyObject_CallMethod(self, "_begin_capture", NULL);
-    /* The method may have begun and ended a capture into another graph. */
-    if (entered == NULL && captures_begun() != before &&
-        is_capturing(self, &number)) {
-        drop_capture(self);
+    if (entered == NULL) {
+        graph_drop(self, begun);
     }
     return entered;
 }

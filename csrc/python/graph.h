@@ -1,15 +1,17 @@
-/* Counts the captures that a thread has begun. */
+/* Captures into a Graph that other files begin by Python code. */
 #ifndef PYSTREAMS_PYTHON_GRAPH_H
 #define PYSTREAMS_PYTHON_GRAPH_H
 
 #include "module.h"
 
-/* Returns the number of calls to Graph._begin that have succeeded on this
- * thread.  Python code that calls _begin may raise an exception, such as
- * KeyboardInterrupt, after the capture has begun.  In that case, this number
- * has changed, and a capture in progress must be dropped.  If the number has
- * not changed, the code has begun no capture, so a capture in progress was
- * begun by other code. */
-uintptr_t captures_begun(void);
+/* Returns the number to pass to graph_drop: how many captures into the Graph
+ * have begun. */
+uint64_t graph_begun(PyObject *graph);
+
+/* End and drop a capture into the Graph that is in progress, if this thread
+ * has begun it since graph_begun returned `begun`.  For Python code that has
+ * begun a capture, and then raised an exception, such as KeyboardInterrupt.
+ * Keeps a pending exception. */
+void graph_drop(PyObject *graph, uint64_t begun);
 
 #endif

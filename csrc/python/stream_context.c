@@ -190,6 +190,32 @@ check_stream(PyObject *self)
                : check_emulations("graph", "stream", its, "capture", present);
 }
 
+/* Call _begin().  If that raises an exception, drop the capture that it has
+ * begun, and return -1 with the exception. */
+static int
+begin(PyObject *self)
+{
+    PyObject *graph = PyObject_GetAttrString(self, "cuda_graph");
+    if (graph == NULL) {
+        return -1;
+    }
+    bool own = is_instance(graph, module_state.graph_type);
+    uint64_t begun = own ? graph_begun(graph) : 0;
+    int result = drop_result(PyObject_CallMethod(self, "_begin", NULL));
+    if (result < 0 && own) {
+        graph_drop(graph, begun);
+    }
+    else if (result < 0) {
+        struct saved_exception failure = exception_save();
+        if (drop_result(PyObject_CallMethod(self, "_cancel", NULL)) < 0) {
+            PyErr_Clear();
+        }
+        exception_restore(failure);
+    }
+    Py_DECREF(graph);
+    return result;
+}
+
 static PyObject *
 GraphContext_enter(PyObject *self, PyObject *ignored)
 {
@@ -197,16 +223,9 @@ GraphContext_enter(PyObject *self, PyObject *ignored)
     if (check_stream(self) == 0 && synchronize() == 0) {
         entered = StreamContext_enter(self, ignored);
     }
-    uintptr_t before = captures_begun();
-    if (entered != NULL &&
-        drop_result(PyObject_CallMethod(self, "_begin", NULL)) < 0) {
+    if (entered != NULL && begin(self) < 0) {
         Py_CLEAR(entered);
         struct saved_exception failure = exception_save();
-        PyObject *begun = captures_begun() != before ? Py_True : Py_False;
-        if (drop_result(PyObject_CallMethod(self, "_cancel", "O", begun)) <
-            0) {
-            PyErr_Clear();
-        }
         if (drop_result(StreamContext_exit(self, NULL, 0)) < 0) {
             PyErr_Clear();
         }
@@ -254,9 +273,9 @@ static PyMethodDef graph_context_methods[] = {
 PyDoc_STRVAR(graph_context_doc,
              "GraphContext(stream)\n--\n\n"
              "The base of cuda.graph: a StreamContext that calls _begin() "
-             "once it is entered, then\n_cancel(begun) if that raises, and "
-             "_end() before it is left.  begun: whether a capture\nhas "
-             "begun.\n\n"
+             "once it is entered, and\n_end() before it is left.  If _begin() "
+             "raises, drops the capture that it has begun into\ncuda_graph "
+             "or, if that is not a Graph, calls _cancel().\n\n"
              "Entering and leaving are one call each, so that Ctrl-C finds "
              "the stream current and its\ncapture begun, or neither.");
 

@@ -181,7 +181,9 @@ def _run(graph: Graph, kind: str) -> None:
     """
     if kind == "post_instantiate":
         known = graph.__dict__.setdefault("_executables", set())
-        known.add(graph._executable())
+        # Another thread may have reset the graph.
+        if executable := graph._executable():
+            known.add(executable)
     _run_all(_ours(_everywhere.get(kind, {})), graph)
     for hook in _own(graph, kind):
         hook(graph)
@@ -378,8 +380,9 @@ class Graph(_C.Graph):
 
         The hook can inspect the graph, as a capture-end hook can.  If the hook
         raises, so does the call that instantiated the graph: capture_end(),
-        instantiate(), upload(), update() or replay(), which then queues
-        nothing.  See register_capture_start_hook().
+        instantiate(), upload() or update(), which have taken effect then, or
+        replay(), which then queues nothing.  See
+        register_capture_start_hook().
         """
         return self._register("post_instantiate", hook)
 
@@ -669,18 +672,11 @@ class graph(_C.GraphContext):
         self._end = self.cuda_graph.capture_end
         begin(self.pool, self.capture_error_mode)
 
-    def _cancel(self, begun: bool) -> None:
-        # begun: whether _begin() has begun a capture into a Graph, perhaps
-        # into another one.  The captures of another library's graph are not
-        # counted, but _begin() has begun one if the stream is captured only
-        # now.
-        graph = self.cuda_graph
-        if isinstance(graph, _C.Graph):
-            _, native, executable, _ = graph._state()
-            if begun and native == executable == 0:
-                graph.reset()
-        elif not self._captured and self.capture_stream.is_capturing():
-            graph.reset()
+    def _cancel(self) -> None:
+        """Drop the capture that _begin() has begun into another library's
+        graph, which cannot be asked."""
+        if not self._captured and self.capture_stream.is_capturing():
+            self.cuda_graph.reset()
 
     @property
     def stream_ctx(self) -> _C.StreamContext:

@@ -387,6 +387,8 @@ def test_a_block_that_is_refused_while_a_thread_captures(cuda):
         def _begin(self):
             waited.set()
             assert captured.wait(LONG)
+            with Capture(api.CUDAGraph(), cuda.stream()):
+                buffer.fill_(4)
             super()._begin()
 
     def enter():

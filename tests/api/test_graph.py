@@ -1065,6 +1065,7 @@ def end():
                 graphs[-1].reset()
                 graphs[-1].capture_begin(capture_error_mode="relaxed")
                 graphs[-1].capture_end()
+            graphs[-1].replay()
             turn.wait()
 
 thread = threading.Thread(target=end, daemon=True)

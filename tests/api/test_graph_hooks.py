@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import pickle
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -267,6 +268,64 @@ def test_instantiations_if_a_capture_end_hook_uses_the_graph(
     with Capture(graph, stream):
         buffer.fill_(2)
     assert made == [graph] * count
+
+
+def test_instantiations_if_a_replay_start_hook_captures_again(
+    stream, graph, buffer
+):
+    made = []
+
+    def capture_again(found):
+        found.reset()
+        with Capture(found, stream):
+            buffer.fill_(3)
+
+    graph = Graph(stream.device_type, keep_graph=True)
+    graph.register_post_instantiate_hook(
+        lambda found: made.append(found.raw_cuda_graph_exec())
+    )
+    graph.register_replay_start_hook(capture_again)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 3
+    assert len(made) == 2
+    assert made[1] == graph.raw_cuda_graph_exec()
+
+
+def test_a_failed_update_is_raised_before_the_failure_of_a_hook(
+    backend, stream, buffer, monkeypatch
+):
+    def fail(_):
+        raise ZeroDivisionError
+
+    graph, other = (Graph(backend.type, keep_graph=True) for _ in range(2))
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    with Capture(other, stream):
+        buffer.fill_(2)
+        buffer.fill_(3)
+    graph.register_post_instantiate_hook(fail)
+    reported = []
+    monkeypatch.setattr(
+        sys, "unraisablehook", lambda found: reported.append(found.exc_type)
+    )
+    with pytest.raises(pystreams.AcceleratorError, match="differ"):
+        graph.update(other)
+    assert reported == [ZeroDivisionError]
+    replay(graph, stream)
+    assert byte_of(buffer, stream) == 2
+
+
+def test_a_capture_end_hook_that_begins_a_capture(stream, graph, buffer):
+    """The error does not say that the capture is in progress."""
+    graph.register_capture_end_hook(lambda found: found.capture_begin())
+    with (
+        pytest.raises(RuntimeError, match="already owns") as caught,
+        Capture(graph, stream),
+    ):
+        buffer.fill_(2)
+    assert "has not ended" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["replay", "upload", "update"])
@@ -843,12 +902,15 @@ def test_a_capture_that_does_not_begin(side):
 
 @pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
 def test_a_block_that_is_refused_leaves_the_capture(side, block, mode):
-    """Another thread's capture begins while the block waits for the device."""
+    """Another thread's capture begins while the block waits for the device.
+    The block's thread may have captured another graph."""
 
     class Late(accelerator.Graph):
         def _begin_capture(self):
             waited.set()
             assert captured.wait(LONG)
+            with Capture(Graph(side.device_type), pystreams.Stream()):
+                other.fill_(3)
             super().capture_begin()
 
     def enter():
@@ -859,6 +921,7 @@ def test_a_block_that_is_refused_leaves_the_capture(side, block, mode):
             graph.__enter__()
 
     graph = Late(capture_error_mode=mode)
+    other = pystreams.empty(SIZE, device=side.device)
     waited, captured = threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         refused = pool.submit(enter)
