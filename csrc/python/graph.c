@@ -705,17 +705,17 @@ static ps_status
 launch_hooked(PyObject *self)
 {
     ps_status status = prepare(self);
-    if (status == PS_SUCCESS && run_hooks(self, "replay_start") < 0) {
-        return PS_RAISED;
-    }
-    if (status == PS_SUCCESS) {
-        /* A replay_start hook may have captured the graph again. */
-        status = prepare(self);
-    }
     if (status != PS_SUCCESS) {
         return status;
     }
-    status = launch(self);
+    if (run_hooks(self, "replay_start") < 0) {
+        return PS_RAISED;
+    }
+    /* A replay_start hook may have captured the graph again. */
+    status = prepare(self);
+    if (status == PS_SUCCESS) {
+        status = launch(self);
+    }
     struct saved_exception saved = exception_save();
     if (run_hooks(self, "replay_end") < 0) {
         /* If the launch has failed, that failure is raised, so a hook's

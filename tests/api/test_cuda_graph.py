@@ -692,6 +692,11 @@ if pid == 0:
             assert "fork" in str(error), error
         else:
             os._exit(3)
+    if cuda.is_emulated():
+        try:
+            cuda.graph(graph, stream=cuda.Stream()).__enter__()
+        except RuntimeError as error:
+            assert "fork" in str(error), error
     del graph, begin_graph
     if cuda.is_emulated():
         other = pystreams.empty(4096, device="cuda")
