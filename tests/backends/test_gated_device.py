@@ -96,8 +96,9 @@ def end_and_record():
     work = launch(stream)
     event.record(stream)
 
-soon(end_and_record)
+timer = soon(end_and_record)
 event.synchronize(timeout=30)
+timer.join()
 complete(work)
 event.synchronize()
 """,
