@@ -395,8 +395,9 @@ def run_python(tmp_path):
             environment.pop("CUDA_VISIBLE_DEVICES", None)
         environment.update(env)
         # If the child process runs pytest, that pytest is not a worker of the
-        # one that runs this test.
-        environment.pop("PYTEST_XDIST_WORKER", None)
+        # one that runs this test, and prints what it prints by default.
+        for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS", "CI"):
+            environment.pop(name, None)
         package = Path(pystreams.__file__).resolve().parent
         if package.parent == ROOT:
             path = [environment.get("PYTHONPATH"), str(ROOT)]
