@@ -273,6 +273,18 @@ instantiate_locked(struct ps_graph *graph, unsigned options)
                          options, &graph->executable);
 }
 
+/* Make the executable, unless the graph has one or is empty. */
+static ps_status
+prepare_locked(struct ps_graph *graph, bool *made)
+{
+    if (graph->native == 0 || graph->executable != 0) {
+        return PS_SUCCESS;
+    }
+    ps_status status = instantiate_locked(graph, ALL_OPTIONS);
+    *made = status == PS_SUCCESS;
+    return status;
+}
+
 /* Drop the native graph and the executable, and move the graph's references to
  * *left. */
 static ps_status
@@ -337,10 +349,7 @@ ps_graph_finish(struct ps_graph *graph, uint64_t order, bool keep_native,
     }
     struct leftovers left = {0};
     struct ps_runtime *runtime = graph->device->runtime;
-    if (graph->executable == 0) {
-        status = instantiate_locked(graph, ALL_OPTIONS);
-        *made = status == PS_SUCCESS;
-    }
+    status = prepare_locked(graph, made);
     if (status != PS_SUCCESS) {
         /* Empty the graph, because the capture counts as failed.  Otherwise a
          * later launch could still instantiate the native graph. */
@@ -394,18 +403,6 @@ ps_graph_launched(struct ps_graph *graph)
         unlock(graph, PS_SUCCESS);
     }
     return stream;
-}
-
-/* Make the executable, unless the graph has one or is empty. */
-static ps_status
-prepare_locked(struct ps_graph *graph, bool *made)
-{
-    if (graph->native == 0 || graph->executable != 0) {
-        return PS_SUCCESS;
-    }
-    ps_status status = instantiate_locked(graph, ALL_OPTIONS);
-    *made = status == PS_SUCCESS;
-    return status;
 }
 
 static ps_status

@@ -112,7 +112,7 @@ ps_graph_capture_end(struct ps_graph *graph, struct ps_stream *stream,
 
 /* Finish the capture with this order, which has ended.  If there is no
  * executable, makes it from the native graph.  Then drops the native graph,
- * unless keep_native is true. Does nothing for a graph that was created with
+ * unless keep_native is true.  Does nothing for a graph that was created with
  * `keeps`, whose executable is made later, nor if another thread has begun a
  * later capture.  *made becomes true if this call has made the executable.  On
  * failure, the graph becomes empty.  May block. */
@@ -150,7 +150,7 @@ ps_status ps_graph_prepare(struct ps_graph *graph, bool *made);
  * gates (see capture_gate in backend.h), and `other` must still have its
  * native graph.  Makes the executable of `graph` if there is none; *made
  * becomes true if this call has made it.  After success, `graph` also holds
- * references to the objects that the work of `other` uses. May block.
+ * references to the objects that the work of `other` uses.  May block.
  * Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_SOURCE if `other` has not
  * kept its native graph, or if the number is 0 because the caller knows of no
  * capture; PS_ERROR_GRAPH_CHANGED if `other` was captured again since the
@@ -224,10 +224,10 @@ uint64_t ps_graph_executable_number(struct ps_graph *graph);
 /* Queue an operation that makes the graph's next launch faster, such as an
  * upload to the device.  The operation is queued on `stream`, and the next
  * launch should be on the same stream.  Makes the executable if there is none;
- * *made becomes true if this call has made it.  May block.
- * Statuses: PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a
- * stream of another device; PS_ERROR_GRAPH_INNER for a stream that is being
- * captured; PS_ERROR_CAPTURE_IMPLICIT. */
+ * *made becomes true if this call has made it.  May block.  Statuses:
+ * PS_ERROR_GRAPH_EMPTY; PS_ERROR_GRAPH_STREAM for a stream of another device;
+ * PS_ERROR_GRAPH_INNER for a stream that is being captured;
+ * PS_ERROR_CAPTURE_IMPLICIT. */
 ps_status
 ps_graph_upload(struct ps_graph *graph, struct ps_stream *stream, bool *made);
 

@@ -7,7 +7,6 @@
 #include <errno.h>
 
 #include "../core/graph.h"
-#include "../core/thread.h"
 #include "../core/thread_stream.h"
 
 #include "args.h"
@@ -506,18 +505,17 @@ Graph_begin(PyObject *self, PyObject *args)
                                                 (enum ps_capture_mode)mode,
                                                 &number, &order);
                 calls_begin(calls, number, order););
+    if (status == PS_SUCCESS && calls_set(self, calls)) {
+        atomic_store(&((GraphObject *)self)->handled, handled_exception());
+        reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
+    }
+    atomic_fetch_sub(&((GraphObject *)self)->beginning, 1);
     if (status != PS_SUCCESS) {
-        atomic_fetch_sub(&((GraphObject *)self)->beginning, 1);
         raise_begin(self, stream, status);
         stream_release(stream);
         calls_unref(calls);
         return NULL;
     }
-    if (calls_set(self, calls)) {
-        atomic_store(&((GraphObject *)self)->handled, handled_exception());
-        reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
-    }
-    atomic_fetch_sub(&((GraphObject *)self)->beginning, 1);
     int noted = note_begin(self, stream, number);
     stream_release(stream);
     if (!is_capturing(self, &latest) || latest != number) {
