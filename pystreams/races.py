@@ -348,12 +348,13 @@ def _search(
             named.visible.maps.append(variables)
         for text, found in expressions(variables, (Stream, Event)):
             if isinstance(found, Stream):
+                # Do not call a subclass's properties: they are the program's.
                 try:
-                    handle = found.native_handle
-                except Exception:
+                    handle = Stream.native_handle.__get__(found)
+                except ValueError:
                     # The stream is closed.
                     continue
-                device = found.device
+                device = Stream.device.__get__(found)
                 key = (device.type, device.index or 0, handle)
                 names.setdefault(key, (text, where))
             elif (
@@ -384,7 +385,7 @@ def _missing(
     assert one.stream is not None
     try:
         named = _search(one, two, point)
-    except Exception:
+    except (MemoryError, RecursionError):
         # A race without the program's names is better than none.
         named = _Named({}, None, ChainMap(), "")
     comments: dict[str, list[str]] = {}
@@ -452,7 +453,7 @@ def _path(stream: Handle) -> str:
             default = accelerator.default_stream(f"{kind}:{index}")
         if default.native_handle == handle:
             return f"{module}.default_stream({index})"
-    except Exception:
+    except (RuntimeError, ValueError):
         # For example, the type is not that of the accelerator.
         pass
     return f'ExternalStream({hex(handle)}, "{kind}:{index}")'

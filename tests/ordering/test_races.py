@@ -884,16 +884,33 @@ def test_closed_streams_among_the_variables(two, found):
     del closed
 
 
-class NoDevice(pystreams.Stream):
+class Strange(pystreams.Stream):
     @property
     def device(self):
         raise RuntimeError("the program's own error")
 
+    @property
+    def native_handle(self):
+        raise RuntimeError("the program's own error")
 
-def test_a_search_for_names_that_fails(two, found):
+
+def test_a_search_for_names_calls_no_property_of_the_program(two, found):
+    copy, work, memory = Strange(two.x.device), Strange(two.x.device), two.x
+    del two
+    memory.fill_(1, stream=copy)
+    memory.fill_(2, stream=work)
+    assert [race.missing for race in found] == ["work.wait_stream(copy)"]
+
+
+def test_a_search_for_names_that_runs_out_of_memory(two, found, monkeypatch):
     """The race is reported all the same."""
-    strange, memory = NoDevice(two.x.device), two.x
+
+    def no_memory(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(races, "expressions", no_memory)
     streams = (two.a.native_handle, two.b.native_handle)
+    memory = two.x
     memory.fill_(1, stream=two.a)
     memory.fill_(2, stream=two.b)
     (race,) = found
@@ -904,7 +921,6 @@ def test_a_search_for_names_that_fails(two, found):
     assert race.missing == (
         f"# needs: import pystreams\n{second}.wait_stream({first})"
     )
-    del strange
 
 
 def overwrite(memory):
