@@ -513,6 +513,7 @@ static PyObject *
 take_pending(void)
 {
     PyObject *future = NULL;
+    ensure_queue();
     lock_pending();
     if (queue.pending != NULL) {
         future = Py_NewRef(queue.pending->future);
@@ -966,9 +967,15 @@ bool
 stop_jobs(int64_t timeout_ns)
 {
     bool finished;
-    ensure_queue();
-    close_queue();
-    cancel_pending();
+    unsigned generation;
+    do {
+        generation = ps_generation();
+        ensure_queue();
+        close_queue();
+        cancel_pending();
+        /* If a Future's callback has forked, this is a child, whose new queue
+         * is still open. */
+    } while (generation != ps_generation());
     WITHOUT_GIL(finished = wait_for_running(timeout_ns));
     report_captured_failures();
     return finished;

@@ -389,6 +389,30 @@ print(set(codes))
 
 
 @pytest.mark.unscheduled
+def test_a_callback_forks_when_the_program_ends(run_python, forking):
+    """The child does not wait for its parent's callables, nor report them."""
+    code = (
+        forking
+        + """
+import time
+stream.submit(run)
+started.wait()
+pending = stream.submit(print, "never")
+
+@pending.add_done_callback
+def fork(pending):
+    begin = time.monotonic()
+    if os.fork() != 0:
+        _, status = os.wait()
+        print(status, time.monotonic() - begin < 2, flush=True)
+        go.set()
+"""
+    )
+    done = run_python(code)
+    assert (done.stdout, done.stderr) == ("0 True\n", "")
+
+
+@pytest.mark.unscheduled
 def test_a_child_that_ends_as_programs_do(run_python, forking):
     """Both the parent's callables and its own are pending."""
     code = (
