@@ -2,7 +2,8 @@
 them.
 
 These functions run no code of the program, not even a property or a method of
-its classes, because the program may be in any state.
+its classes or metaclasses, because the program may be in any state.  So all
+variables must be in a dict, not in another mapping.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ _DEPTH = 3
 _WIDTH = 64
 _OBJECTS = 500
 
+# The attributes of a class, even if its metaclass defines others.
+_mro_of, _dict_of, _module_of = (
+    vars(type)[name].__get__ for name in ("__mro__", "__dict__", "__module__")
+)
+
 _ELEMENT = re.compile(r"(.+)\[(\d+)\]")
 
 
@@ -45,8 +51,8 @@ def _first(elements: Iterable[Any]) -> list[Any]:
 
 def _attributes(value: object) -> Iterator[tuple[str, object]]:
     """Yield the names and values of the objects that an object stores."""
-    for kind in type(value).__mro__:
-        members = vars(kind)
+    for kind in _mro_of(type(value)):
+        members = _dict_of(kind)
         for name in list(members.copy()):
             member = members.get(name)
             if type(member) is MemberDescriptorType:
@@ -69,6 +75,14 @@ def _items(dictionary: Any) -> Iterator[tuple[Any, object]]:
             yield key, dict.get(dictionary, key)
 
 
+def _is_builtin(kind: type) -> bool:
+    try:
+        module = _module_of(kind)
+    except AttributeError:
+        return False
+    return type(module) is str and module == "builtins"
+
+
 def _parts(value: object) -> Iterable[tuple[str, object]]:
     kind = type(value)
     if issubclass(kind, (list, tuple)):
@@ -80,7 +94,7 @@ def _parts(value: object) -> Iterable[tuple[str, object]]:
         return ((f"[{index}]", item) for index, item in items)
     if issubclass(kind, dict):
         return ((f"[{key!r}]", item) for key, item in _items(value))
-    if issubclass(kind, (type, ModuleType)) or kind.__module__ == "builtins":
+    if issubclass(kind, (type, ModuleType)) or _is_builtin(kind):
         return ()
     return (
         (f".{name}", item)

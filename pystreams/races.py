@@ -273,6 +273,11 @@ def _stacks() -> list[list[Any]]:
     return [[frame for frame, _ in walk_stack(top)] for top in innermost]
 
 
+# The types of a frame's variables.  Those of a class body, and those that were
+# passed to exec(), can be of the program's own types.
+_VARIABLES = {dict, (lambda: type(sys._getframe().f_locals))()}
+
+
 def _is_of_program(filename: str) -> bool:
     return not filename.startswith(_OTHERS) and not any(
         part in filename for part in _INSTALLED
@@ -304,14 +309,18 @@ def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
             file, name = frame.f_code.co_filename, frame.f_code.co_name
             if frame is not there and not _is_of_program(file):
                 continue
-            variables = frame.f_locals
-            if has_names and variables is not frame.f_globals:
+            variables, module = frame.f_locals, frame.f_globals
+            if (
+                has_names
+                and variables is not module
+                and type(variables) in _VARIABLES
+            ):
                 where = f"{name}(), {os.path.basename(file)}:{frame.f_lineno}"
                 yield variables, "" if frame is there else where
-            if id(frame.f_globals) not in modules:
-                modules.add(id(frame.f_globals))
-                where = f"module {frame.f_globals.get('__name__')}"
-                yield frame.f_globals, "" if file == filename else where
+            if type(module) is dict and id(module) not in modules:
+                modules.add(id(module))
+                where = f"module {module.get('__name__')}"
+                yield module, "" if file == filename else where
 
 
 @dataclass

@@ -5,6 +5,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import sys
 import threading
 import time
 
@@ -900,6 +901,42 @@ def test_a_search_for_names_calls_no_property_of_the_program(two, found):
     memory.fill_(1, stream=copy)
     memory.fill_(2, stream=work)
     assert [race.missing for race in found] == ["work.wait_stream(copy)"]
+
+
+class Meta(type):
+    @property
+    def __module__(cls):
+        raise RuntimeError("the program's own error")
+
+    __dict__ = __mro__ = __module__
+
+
+class Namespace:
+    """Variables for exec()."""
+
+    def __init__(self, variables):
+        self.variables = variables
+
+    def __getitem__(self, name):
+        return self.variables[name]
+
+    def __setitem__(self, name, value):
+        self.variables[name] = value
+
+
+def test_a_search_for_names_runs_no_code_of_the_program(two, found):
+    a, b, memory = two.a, two.b, two.x
+    strange = Meta("Strange", (), {})()
+    shapeless = type("Shapeless", (), {})()
+    type(shapeless).__module__ = strange
+    code = "memory.fill_(1, stream=a)\nmemory.fill_(2, stream=b)"
+    exec(code, {}, Namespace({"memory": memory, "a": a, "b": b}))
+    (race,) = found
+    function = "test_a_search_for_names_runs_no_code_of_the_program()"
+    line = sys._getframe().f_lineno - 3
+    assert race.missing == (
+        f"# b, a: in {function}, test_races.py:{line}\nb.wait_stream(a)"
+    )
 
 
 def test_a_search_for_names_that_runs_out_of_memory(two, found, monkeypatch):
