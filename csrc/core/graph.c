@@ -680,11 +680,14 @@ refuse_captured(struct ps_stream *stream, ps_status captured)
                                                  : PS_SUCCESS;
 }
 
+/* If the launch adds a use to graph->launches, *used receives a reference to
+ * that block, for ps_block_forget_idle. */
 static ps_status
 launch_locked(struct ps_graph *graph, struct ps_launch *launch,
               struct ps_stream *stream, struct ps_stream **before,
-              struct ps_stream **full)
+              struct ps_block **used, struct ps_stream **full)
 {
+    bool added = false;
     /* Launches of one executable run in order.  The first launch of a new
      * executable must be made to wait for the launches of earlier
      * executables. */
@@ -707,7 +710,10 @@ launch_locked(struct ps_graph *graph, struct ps_launch *launch,
         status = follow_locked(graph, stream, before, full);
     }
     if (status == PS_SUCCESS) {
-        status = ps_block_use_begin(graph->launches, stream);
+        status = ps_block_use_begin_locked(graph->launches, stream, &added);
+    }
+    if (added) {
+        *used = ps_block_ref(graph->launches);
     }
     if (status == PS_SUCCESS) {
         status = queue_launch_locked(graph, launch, stream);
@@ -737,6 +743,7 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     }
     struct ps_stream *stream = ps_current_stream(currents, graph->device);
     struct ps_stream *own = NULL, *before = NULL;
+    struct ps_block *used = NULL;
     if (stream->kind == PS_STREAM_CALLERS) {
         own = ps_thread_stream(graph->device);
         if (own == NULL && launch->stream != NULL &&
@@ -753,7 +760,7 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
         stream = own;
     }
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
-    status = launch_locked(graph, launch, stream, &before, full);
+    status = launch_locked(graph, launch, stream, &before, &used, full);
     if (status == PS_SUCCESS) {
         graph->fresh = false;
         set_launched_locked(graph, stream, &before);
@@ -764,7 +771,12 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
     unlock(graph, status);
     /* Store a failure of the clean-up instead of returning it: the launch was
      * queued, and the caller must not report it as failed. */
-    ps_runtime_note_failure(stream->device->runtime, ps_stream_unref(before));
+    struct ps_runtime *runtime = stream->device->runtime;
+    ps_runtime_note_failure(runtime, ps_stream_unref(before));
+    if (used != NULL) {
+        ps_block_forget_idle(used);
+        ps_runtime_note_failure(runtime, ps_block_unref(used));
+    }
     ps_stream_unref(own);
     return status;
 }

@@ -929,12 +929,26 @@ ps_block_stream(struct ps_block *block)
 
 static ps_status
 mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
-     unsigned begun)
+     unsigned begun, bool *added)
 {
+    *added = false;
     ps_status status =
         ps_stream_is_captured(stream) ? keep_block(block) : PS_SUCCESS;
-    return status != PS_SUCCESS ? status
-                                : ps_use_mark(block, stream, lasting, begun);
+    return status != PS_SUCCESS
+               ? status
+               : ps_use_mark(block, stream, lasting, begun, added);
+}
+
+static ps_status
+mark_and_forget(struct ps_block *block, struct ps_stream *stream, bool lasting,
+                unsigned begun)
+{
+    bool added;
+    ps_status status = mark(block, stream, lasting, begun, &added);
+    if (added) {
+        ps_block_forget_idle(block);
+    }
+    return status;
 }
 
 ps_status
@@ -943,13 +957,20 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting)
     if (stream->kind == PS_STREAM_THREADS) {
         ps_thread_stream_mark(stream);
     }
-    return mark(block, stream, lasting, 0);
+    return mark_and_forget(block, stream, lasting, 0);
 }
 
 ps_status
 ps_block_use_begin(struct ps_block *block, struct ps_stream *stream)
 {
-    return mark(block, stream, false, 1);
+    return mark_and_forget(block, stream, false, 1);
+}
+
+ps_status
+ps_block_use_begin_locked(struct ps_block *block, struct ps_stream *stream,
+                          bool *added)
+{
+    return mark(block, stream, false, 1, added);
 }
 
 static void

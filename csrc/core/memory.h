@@ -220,6 +220,18 @@ ps_block_use(struct ps_block *block, struct ps_stream *stream, bool lasting);
  * succeeds, call ps_block_use_end after the work was queued, or after it could
  * not be queued. */
 ps_status ps_block_use_begin(struct ps_block *block, struct ps_stream *stream);
+
+/* Like ps_block_use_begin, for callers that hold a mutex: drops no reference.
+ * If *added becomes true, the caller must call ps_block_forget_idle when it
+ * holds no mutex. */
+ps_status ps_block_use_begin_locked(struct ps_block *block,
+                                    struct ps_stream *stream, bool *added);
+
+/* Check the latest few uses of the block, and drop each one whose stream is
+ * idle.  So a block that many streams have used does not keep all of them
+ * alive.  May run code of the program, which owns streams. */
+void ps_block_forget_idle(struct ps_block *block);
+
 void ps_block_use_end(struct ps_block *block, struct ps_stream *stream);
 
 /* Get the block's own stream, if it has one, and the other streams that have

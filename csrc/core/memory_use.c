@@ -165,11 +165,8 @@ unlink_use_locked(struct ps_block *block, struct ps_block_use *wanted,
     return true;
 }
 
-/* Check the latest few uses of the block, and drop each one whose stream is
- * idle.  So a block that many streams have used does not keep all of them
- * alive. */
-static void
-forget_idle_uses(struct ps_block *block)
+void
+ps_block_forget_idle(struct ps_block *block)
 {
     enum { LOOKED_AT = 16 };
     struct ps_device *device = block->device;
@@ -215,9 +212,10 @@ mark_locked(struct ps_block_use *use, bool lasting, unsigned begun)
 
 ps_status
 ps_use_mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
-            unsigned begun)
+            unsigned begun, bool *added)
 {
     struct ps_device *device = block->device;
+    *added = false;
     if (stream == block->stream) {
         return PS_SUCCESS;
     }
@@ -244,7 +242,7 @@ ps_use_mark(struct ps_block *block, struct ps_stream *stream, bool lasting,
     use->next = block->uses;
     block->uses = use;
     pthread_mutex_unlock(&device->mutex);
-    forget_idle_uses(block);
+    *added = true;
     return PS_SUCCESS;
 }
 

@@ -43,9 +43,10 @@ struct ps_block_use {
 ps_status ps_use_drop(struct ps_block_use *use);
 
 /* Add a use of the block by the stream, or update the stream's use if there is
- * one.  lasting: see ps_block_use.  begun is added to the use's `begun`. */
+ * one.  lasting: see ps_block_use.  begun is added to the use's `begun`.
+ * *added becomes true if a use was added. */
 ps_status ps_use_mark(struct ps_block *block, struct ps_stream *stream,
-                      bool lasting, unsigned begun);
+                      bool lasting, unsigned begun, bool *added);
 
 /* `uses` is a list of the uses of a block that has no references.  Drop those
  * whose work is done, and return a list of the others. */

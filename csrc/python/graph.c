@@ -15,6 +15,7 @@
 #include "current.h"
 #include "enqueue.h"
 #include "errors.h"
+#include "races.h"
 #include "stream.h"
 
 typedef struct {
@@ -645,6 +646,7 @@ has_changed(ps_status *status)
 static ps_status
 launch(PyObject *self)
 {
+    struct late_report late = {0};
     struct ps_stream *full;
     ps_status status;
     bool again;
@@ -662,10 +664,16 @@ launch(PyObject *self)
         }
         uint64_t number;
         struct calls *calls = calls_find(self, &number);
-        status = launch_calls(graph_of(self), calls, number, stream, &full);
+        full = NULL;
+        status = report_late(&late);
+        if (status == PS_SUCCESS) {
+            status =
+                launch_calls(graph_of(self), calls, number, stream, &full);
+        }
         calls_unref(calls);
         stream_release(stream);
-        again = (full != NULL && has_room_again(full, &status)) ||
+        again = report_race(&late, &status) ||
+                (full != NULL && has_room_again(full, &status)) ||
                 has_changed(&status);
         stream_release(full);
     } while (again);
@@ -1053,6 +1061,7 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         "add_child", 1, 2, {"child", "stream"}};
     PyObject *given[2] = {NULL, NULL};
     struct stream_use use;
+    struct late_report late = {0};
     uint64_t number;
     ps_status status;
     if (parse_arguments(&signature, args, nargs, kwnames, given) < 0 ||
@@ -1066,10 +1075,13 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             stream_use_end(&use);
             return NULL;
         }
-        WITHOUT_GIL(status =
-                        ps_graph_add_child(graph_of(self), graph_of(given[0]),
-                                           number, use.stream));
-    } while (has_changed(&status));
+        status = report_late(&late);
+        if (status == PS_SUCCESS) {
+            WITHOUT_GIL(status = ps_graph_add_child(graph_of(self),
+                                                    graph_of(given[0]), number,
+                                                    use.stream));
+        }
+    } while (report_race(&late, &status) || has_changed(&status));
     if (status == PS_ERROR_CAPTURE_INVALIDATED) {
         /* Pass the stream to raise_on_stream, because it tells which capture
          * is invalid. */

@@ -134,35 +134,92 @@ operation_of(const struct ps_operation *operation)
                          d->submitted != NULL ? d->submitted : Py_None);
 }
 
+/* Call _report() in races.py.  Steals the reference to the arguments, which
+ * are NULL if an exception was raised. */
 static ps_status
-found(const struct ps_race *race)
+call_report(PyObject *arguments)
 {
-    PyGILState_STATE gil = PyGILState_Ensure();
-    struct saved_exception saved = exception_save();
     PyObject *function = reference_get(variables_owner(), &report);
+    PyObject *result = NULL;
+    if (arguments != NULL && function != NULL) {
+        result = PyObject_CallObject(function, arguments);
+    }
+    Py_XDECREF(function);
+    Py_XDECREF(arguments);
+    ps_status status = result != NULL ? PS_SUCCESS : PS_RAISED;
+    Py_XDECREF(result);
+    return status;
+}
+
+/* Returns the arguments of _report() in races.py; NULL with an exception. */
+static PyObject *
+report_arguments(const struct ps_race *race)
+{
     PyObject *first = operation_of(&race->first);
     PyObject *second = operation_of(&race->second);
     PyObject *point = race->number != 0
                           ? Py_BuildValue("(iK)", race->actor,
                                           (unsigned long long)race->number)
                           : Py_NewRef(Py_None);
-    PyObject *result = NULL;
-    if (first != NULL && second != NULL && point != NULL && function != NULL) {
-        result = PyObject_CallFunction(
-            function, "OOKKiO", first, second, (unsigned long long)race->begin,
+    PyObject *arguments = NULL;
+    if (first != NULL && second != NULL && point != NULL) {
+        arguments = Py_BuildValue(
+            "(OOKKiO)", first, second, (unsigned long long)race->begin,
             (unsigned long long)race->nbytes, (int)race->freed, point);
     }
     Py_XDECREF(point);
     Py_XDECREF(first);
     Py_XDECREF(second);
-    Py_XDECREF(function);
-    ps_status status = result != NULL ? PS_SUCCESS : PS_RAISED;
-    Py_XDECREF(result);
-    if (status == PS_SUCCESS) {
+    return arguments;
+}
+
+static ps_status
+found(const struct ps_race *race)
+{
+    struct late_report *late = ps_thread_word(PS_THREAD_REPORT);
+    if (late != NULL && late->found++ < late->reported) {
+        return PS_SUCCESS;
+    }
+    PyGILState_STATE gil = PyGILState_Ensure();
+    struct saved_exception saved = exception_save();
+    PyObject *arguments = report_arguments(race);
+    bool waits = late != NULL && arguments != NULL;
+    ps_status status = PS_RAISED;
+    if (waits) {
+        late->arguments = arguments;
+    }
+    else {
+        status = call_report(arguments);
+    }
+    if (waits || status == PS_SUCCESS) {
         exception_restore(saved);
     }
     PyGILState_Release(gil);
     return status;
+}
+
+ps_status
+report_late(struct late_report *late)
+{
+    late->found = 0;
+    return ps_races_are_on() ? ps_thread_set_word(PS_THREAD_REPORT, late)
+                             : PS_SUCCESS;
+}
+
+bool
+report_race(struct late_report *late, ps_status *status)
+{
+    if (ps_thread_word(PS_THREAD_REPORT) == late) {
+        ps_thread_set_word(PS_THREAD_REPORT, NULL);
+    }
+    PyObject *arguments = late->arguments;
+    late->arguments = NULL;
+    if (arguments == NULL) {
+        return false;
+    }
+    late->reported++;
+    *status = call_report(arguments);
+    return *status == PS_SUCCESS;
 }
 
 /* ---- Redundant waits ---- */

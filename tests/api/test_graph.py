@@ -54,6 +54,31 @@ def test_replays_do_the_work_again(backend, stream, graph, buffer):
         assert byte_of(buffer, stream) == 9
 
 
+def test_the_owner_of_a_stream_may_use_the_graph(cuda):
+    """The graph forgets a stream on which it was launched, once the stream is
+    idle and it has been launched on two others."""
+    first, second, third = (cuda.stream() for _ in range(3))
+    graph = filling(cuda, cuda.empty(SIZE), 1)
+    used = []
+
+    class Owner:
+        __cuda_stream__ = (0, first.native_handle)
+
+        def __del__(self):
+            thread = threading.Thread(target=graph.pool, daemon=True)
+            thread.start()
+            thread.join(LONG)
+            used.append(not thread.is_alive())
+
+    with cuda.hold(first):
+        replay(graph, pystreams.ExternalStream(Owner(), cuda.device()))
+        replay(graph, second)
+    first.synchronize()
+    assert used == []
+    replay(graph, third)
+    assert used == [True]
+
+
 def test_replays_on_the_default_stream(backend, stream, graph, buffer):
     with Capture(graph, stream):
         buffer.fill_(2)

@@ -548,6 +548,77 @@ def test_a_graph_in_a_capture(cuda, joined):
     assert len(found) == (1 if joined else 2)
 
 
+def using(graph, reports):
+    """An action for races: uses the graph, as another thread does, too."""
+
+    def use(race):
+        thread = threading.Thread(target=graph.pool, daemon=True)
+        thread.start()
+        thread.join(LONG)
+        assert not thread.is_alive()
+        graph.pool()
+        reports.append((race.second.name, race.address))
+
+    return use
+
+
+def test_reports_of_a_launch_may_use_its_graph(three):
+    """Each race is reported once, and the work is queued once."""
+    backend, a, b, x = three.backend, three.a, three.b, three.x
+    y, graph, ran = backend.empty(SIZE), Graph(backend.type, True), []
+    reports = []
+    with races.detect(using(graph, reports)):
+        with Capture(graph, b):
+            x.fill_(1, stream=b)
+            y.fill_(1, stream=b)
+            b.submit(ran.append, 1)
+        for buffer in (x, y):
+            buffer.fill_(2, stream=a)
+        replay(graph, b)
+        b.synchronize()
+    launched = ["graph launch", "graph launch"]
+    assert ([name for name, _ in reports], ran) == (launched, [1])
+    assert {address for _, address in reports} == {x.data_ptr(), y.data_ptr()}
+
+
+def test_a_report_of_a_launch_that_raises(three):
+    """No work is queued, and the next launch is reported, too."""
+    a, b, x = three.a, three.b, three.x
+    graph, ran = Graph(three.backend.type), []
+    with races.detect("raise"):
+        with Capture(graph, b):
+            x.fill_(1, stream=b)
+            b.submit(ran.append, 1)
+        x.fill_(2, stream=a)
+        for _ in range(2):
+            with pytest.raises(races.RaceError, match="graph launch"):
+                replay(graph, b)
+        b.synchronize()
+        assert ran == []
+        b.wait_stream(a)
+        replay(graph, b)
+        b.synchronize()
+    assert ran == [1]
+
+
+def test_a_report_of_a_child_graph_may_use_the_graphs(cuda):
+    a, b = cuda.stream(), cuda.stream()
+    graph, child = Graph(cuda.type, True), Graph(cuda.type, True)
+    x, reports = cuda.empty(SIZE), []
+    with races.detect(using(child, reports)):
+        with Capture(child, a):
+            x.fill_(1, stream=a)
+        with Capture(graph, a):
+            b.wait_stream(a)
+            x.fill_(2, stream=b)
+            graph.add_child(child)
+            a.wait_stream(b)
+    assert reports == [("child graph", x.data_ptr())]
+    kinds = [node["node_type"] for node in graph.get_graph_data()["nodes"]]
+    # An emulated capture has the child's nodes instead of a child graph.
+    assert kinds.count("memset") + kinds.count("child_graph") == 2
+
+
 @pytest.mark.parametrize("ends", ["ends", "fails", "dropped"])
 def test_waits_in_a_capture_do_not_order_eager_work(three, found, ends):
     """They take place only in launches of the graph."""
