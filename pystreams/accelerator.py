@@ -313,11 +313,11 @@ class Graph(_Graph):
         with stream, graph:
             ...
 
-    However the block ends, the capture ends.  The next capture uses the
-    attributes pool, a token of generate_graph_pool_handle() or pool(), and
-    capture_error_mode, which is 'global', 'thread_local', 'relaxed' or
-    'default' (the same as 'global').  In all other ways, a Graph is like a
-    pystreams.cuda.CUDAGraph.
+    However the block ends, the capture ends.  The next capture uses two
+    attributes.  graph_pool is the argument pool, a token of
+    generate_graph_pool_handle() or pool().  capture_error_mode is 'global',
+    'thread_local', 'relaxed' or 'default' (the same as 'global').  In all
+    other ways, a Graph is like a pystreams.cuda.CUDAGraph.
     """
 
     def __new__(

@@ -27,10 +27,9 @@ typedef struct {
     /* The number of calls of _begin() that may have begun a capture for which
      * `calls` is not set yet. */
     atomic_int beginning;
-    /* The address of the exception that was being handled when the capture
-     * began; 0 if there was none.  It is only compared, since the exception
-     * may have been freed. */
-    atomic_uintptr_t handled;
+    /* The exception that was being handled when the capture began; NULL if
+     * there was none, or after the capture has ended. */
+    PyObject *handled;
 } GraphObject;
 
 /* Whether native graphs are kept, so that they can be printed after they are
@@ -314,6 +313,7 @@ Graph_traverse(PyObject *op, visitproc visit, void *arg)
     GraphObject *self = (GraphObject *)op;
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(self->pool);
+    Py_VISIT(self->handled);
     return calls_traverse(self->calls, visit, arg);
 }
 
@@ -321,6 +321,7 @@ static int
 Graph_clear(PyObject *op)
 {
     Py_CLEAR(((GraphObject *)op)->pool);
+    Py_CLEAR(((GraphObject *)op)->handled);
     calls_set(op, NULL);
     return 0;
 }
@@ -456,28 +457,35 @@ raise_begin(PyObject *self, struct ps_stream *stream, ps_status status)
     return NULL;
 }
 
-/* Returns the address of the exception that this thread is handling, as in an
- * except clause, a finally clause or an __exit__().  Returns 0 if there is
- * none. */
-static uintptr_t
+/* Returns a new reference to the exception that this thread is handling, as in
+ * an except clause, a finally clause or an __exit__().  Returns NULL if there
+ * is none. */
+static PyObject *
 handled_exception(void)
 {
     PyObject *type, *value, *traceback;
     PyErr_GetExcInfo(&type, &value, &traceback);
-    uintptr_t address = value != Py_None ? (uintptr_t)value : 0;
     Py_XDECREF(type);
-    Py_XDECREF(value);
     Py_XDECREF(traceback);
-    return address;
+    if (value == Py_None) {
+        Py_CLEAR(value);
+    }
+    return value;
 }
 
 /* Returns whether this thread is handling an exception that was raised during
- * the capture. */
+ * the capture, which has ended. */
 static bool
 capture_raised(PyObject *self)
 {
-    uintptr_t now = handled_exception();
-    return now != 0 && now != atomic_load(&((GraphObject *)self)->handled);
+    PyObject **handled = &((GraphObject *)self)->handled;
+    PyObject *before = reference_get(self, handled);
+    PyObject *now = handled_exception();
+    bool raised = now != NULL && now != before;
+    reference_set(self, handled, NULL);
+    Py_XDECREF(before);
+    Py_XDECREF(now);
+    return raised;
 }
 
 static PyObject *
@@ -507,7 +515,8 @@ Graph_begin(PyObject *self, PyObject *args)
                                                 &number, &order);
                 calls_begin(calls, number, order););
     if (status == PS_SUCCESS && calls_set(self, calls)) {
-        atomic_store(&((GraphObject *)self)->handled, handled_exception());
+        reference_set(self, &((GraphObject *)self)->handled,
+                      handled_exception());
         reference_set(self, &((GraphObject *)self)->pool, Py_NewRef(pool));
     }
     atomic_fetch_sub(&((GraphObject *)self)->beginning, 1);
@@ -580,7 +589,8 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
         status = complete(self, end.order);
     }
     calls_settle(self);
-    if (status == PS_SUCCESS && end.operations == 0 && !capture_raised(self) &&
+    bool raised = end.capture && capture_raised(self);
+    if (status == PS_SUCCESS && end.operations == 0 && !raised &&
         PyErr_WarnEx(PyExc_UserWarning,
                      "The CUDA Graph is empty. This usually means that the "
                      "graph was attempted to be captured on wrong device or "

@@ -179,6 +179,8 @@ def _run(graph: Graph, kind: str) -> None:
     If a hook for all graphs raises, the exception is only logged: such a hook,
     a profiler's for example, must not make other code's calls fail.
     """
+    if kind in ("capture_start", "post_instantiate"):
+        graph.__dict__.pop("_destroyed", None)
     if kind == "post_instantiate":
         known = graph.__dict__.setdefault("_executables", set())
         # Another thread may have reset the graph.
@@ -200,12 +202,16 @@ def _destroyed(graph: Graph, executable: int) -> None:
     """Call the destroy hooks after a reset; then call and drop the destroy
     callbacks."""
     graph.__dict__.pop("_patient", None)
+    # The finalizer of a graph calls this.  If a callback then stores the
+    # graph, it may be reset later.
+    again = graph.__dict__.get("_destroyed") == executable
+    graph.__dict__["_destroyed"] = executable
     executables = graph.__dict__.pop("_executables", set())
     own = _own(graph, "destroy")
     graph.__dict__.get("_hooks", {}).pop("destroy", None)
     if executable != 0:
         executables.add(executable)
-    for hook in _ours(_everywhere.get("destroy", {})):
+    for hook in [] if again else _ours(_everywhere.get("destroy", {})):
         _run_all([hook], executables.copy())
     _run_all(own)
 
@@ -282,8 +288,9 @@ def register_graph_destroy_hook(
     program ends.
 
     executables has the "exec_graph_id" of get_graph_data() for each
-    instantiation since the capture.  Called before the graph's own callbacks.
-    An exception that fn raises is logged.
+    instantiation since the capture.  If no hook of any kind was registered
+    before, it has only that of the latest one.  Called before the graph's own
+    callbacks.  An exception that fn raises is logged.
     """
     return _register_everywhere("destroy", fn)
 
@@ -334,7 +341,8 @@ def _dot(nodes: list[dict[str, Any]]) -> str:
     lines = ["digraph {", "  node [shape=box];"]
     for node in nodes:
         names = [node["node_type"], *filter(None, map(node.get, _LABELS))]
-        label = "\\n".join(names).replace('"', "'")
+        label = "\\n".join(n.replace("\\", "\\\\") for n in names)
+        label = label.replace('"', "'")
         lines.append(f'  {node["index"]} [label="{label}"];')
         lines += [f"  {node['index']} -> {i};" for i in node["dependents"]]
     return "\n".join([*lines, "}", ""])
@@ -428,6 +436,9 @@ class Graph(_C.Graph):
     ) -> Handle:
         """Keep obj until the graph is reset or destroyed and its replays are
         done.
+
+        The garbage collector does not see this reference: if obj refers to the
+        graph, both live until reset() or remove() is called.
 
         Never waits, so synchronize_before_release changes nothing.  Returns a
         handle, whose remove() releases obj at once.

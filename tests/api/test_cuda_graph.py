@@ -207,6 +207,28 @@ def test_an_empty_capture_is_warned_of(stream, graph):
     stream.synchronize()
 
 
+def test_an_empty_capture_that_began_while_an_exception_was_handled(
+    stream, graph, recwarn
+):
+    """That exception is freed before the next one is raised, which may get the
+    same address."""
+    for _ in range(20):
+        with stream:
+            try:
+                raise ValueError("earlier")
+            except ValueError:
+                graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                try:
+                    raise ValueError("later")
+                finally:
+                    graph.capture_end()
+            except ValueError as error:
+                assert error.args == ("later",)
+        graph.reset()
+    assert not recwarn
+
+
 def test_an_empty_capture_that_has_raised_is_not_warned_of(
     stream, graph, recwarn
 ):

@@ -433,6 +433,31 @@ def test_a_destroy_hook_of_all_graphs_gets_each_executable(
     assert destroyed == [set(seen[:2]), set(seen[2:])]
 
 
+def test_a_destroyed_graph_that_a_callback_stores(backend, stream, buffer):
+    """Its executable is destroyed once, and then a new one."""
+    gc.collect()
+    destroyed, stored = [], []
+    handle = graphs.register_graph_destroy_hook(destroyed.append)
+    graph = Graph(backend.type)
+    with Capture(graph, stream):
+        buffer.fill_(2)
+    first = graph._executable()
+    graph.register_destroy_callback(lambda graph=graph: stored.append(graph))
+    del graph
+    gc.collect()
+    (graph,) = stored
+    graph.register_destroy_callback(lambda: stored.append("reset"))
+    graph.reset()
+    assert destroyed == [{first}]
+    assert stored == [graph, "reset"]
+    with Capture(graph, stream):
+        buffer.fill_(3)
+    second = graph._executable()
+    graph.reset()
+    handle.remove()
+    assert destroyed == [{first}, {second}]
+
+
 def test_destroyed_with_the_object(backend, stream, buffer):
     graph, log = Graph(backend.type), []
     graph.register_destroy_callback(lambda: log.append("gone"))
@@ -712,6 +737,18 @@ def test_export_dot(engine, stream, graph, buffer, tmp_path, verbose):
     text = path.read_text()
     assert text.startswith("digraph")
     assert (f"{SIZE} bytes" in text) == verbose
+
+
+def test_names_in_a_dump(engine, stream, graph, tmp_path):
+    def function():
+        pass
+
+    function.__qualname__ = 'a"b\\'
+    path = tmp_path / "graph.dot"
+    graph.register_capture_end_hook(graphs.export_dot(path, verbose=False))
+    with Capture(graph, stream):
+        stream.submit(function)
+    assert '[label="host\\na\'b\\\\"];' in path.read_text()
 
 
 @pytest.mark.parametrize("keep_graph", [False, True])
