@@ -504,7 +504,8 @@ replay_create(struct calls *calls, uint64_t number)
 
 ps_status
 launch_calls(struct ps_graph *graph, struct calls *calls, uint64_t number,
-             struct ps_stream *stream, struct ps_stream **full)
+             struct ps_stream *stream, struct late_report *late,
+             struct ps_stream **full)
 {
     *full = NULL;
     struct replay *replay = replay_create(calls, number);
@@ -516,12 +517,16 @@ launch_calls(struct ps_graph *graph, struct calls *calls, uint64_t number,
     ps_status status =
         observed ? ps_thread_set_word(PS_THREAD_LAUNCH, replay) : PS_SUCCESS;
     if (status == PS_SUCCESS) {
+        status = report_late(late);
+    }
+    if (status == PS_SUCCESS) {
         /* Read the current streams only now: the Python code that ran above
          * may have replaced them. */
         struct ps_currents *currents = currents_in_use();
         WITHOUT_GIL(status =
                         ps_graph_launch(graph, currents, &replay->base, full));
     }
+    report_late_end(late);
     if (observed) {
         ps_thread_set_word(PS_THREAD_LAUNCH, NULL);
     }

@@ -674,12 +674,8 @@ launch(PyObject *self)
         }
         uint64_t number;
         struct calls *calls = calls_find(self, &number);
-        full = NULL;
-        status = report_late(&late);
-        if (status == PS_SUCCESS) {
-            status =
-                launch_calls(graph_of(self), calls, number, stream, &full);
-        }
+        status =
+            launch_calls(graph_of(self), calls, number, stream, &late, &full);
         calls_unref(calls);
         stream_release(stream);
         again = report_race(&late, &status) ||
@@ -1090,6 +1086,7 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             WITHOUT_GIL(status = ps_graph_add_child(graph_of(self),
                                                     graph_of(given[0]), number,
                                                     use.stream));
+            report_late_end(&late);
         }
     } while (report_race(&late, &status) || has_changed(&status));
     if (status == PS_ERROR_CAPTURE_INVALIDATED) {

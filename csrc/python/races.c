@@ -66,6 +66,27 @@ struct description {
     char operation[32];
 };
 
+/* Called before objects are allocated in a hook.  Before CPython 3.12, an
+ * allocation may run the garbage collector, and so code of the program, which
+ * must not run while reports wait.  Returns whether the collector was on. */
+static bool
+pause_collector(void)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return ps_thread_word(PS_THREAD_REPORT) != NULL && PyGC_Disable() != 0;
+#else
+    return false;
+#endif
+}
+
+static void
+resume_collector(bool was_on)
+{
+    if (was_on) {
+        PyGC_Enable();
+    }
+}
+
 static struct ps_description *
 describe(const char *operation, bool inside)
 {
@@ -79,12 +100,14 @@ describe(const char *operation, bool inside)
             sizeof(description->operation) - 1);
     description->thread = PyThread_get_thread_ident();
     description->inside = inside;
+    bool collects = pause_collector();
     struct saved_exception saved = exception_save();
     description->code = find_place(&description->instruction);
     description->submitted = inside ? callable_place() : NULL;
     /* If memory runs out, a place is missing from the description. */
     PyErr_Clear();
     exception_restore(saved);
+    resume_collector(collects);
     PyGILState_Release(gil);
     return &description->base;
 }
@@ -182,7 +205,9 @@ found(const struct ps_race *race)
     }
     PyGILState_STATE gil = PyGILState_Ensure();
     struct saved_exception saved = exception_save();
+    bool collects = pause_collector();
     PyObject *arguments = report_arguments(race);
+    resume_collector(collects);
     bool waits = late != NULL && arguments != NULL;
     ps_status status = PS_RAISED;
     if (waits) {
@@ -206,12 +231,17 @@ report_late(struct late_report *late)
                              : PS_SUCCESS;
 }
 
-bool
-report_race(struct late_report *late, ps_status *status)
+void
+report_late_end(struct late_report *late)
 {
     if (ps_thread_word(PS_THREAD_REPORT) == late) {
         ps_thread_set_word(PS_THREAD_REPORT, NULL);
     }
+}
+
+bool
+report_race(struct late_report *late, ps_status *status)
+{
     PyObject *arguments = late->arguments;
     late->arguments = NULL;
     if (arguments == NULL) {

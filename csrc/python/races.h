@@ -43,6 +43,7 @@ PyObject *name_of_actor(const struct ps_actor_name *actor);
  *         status = report_late(&late);
  *         if (status == PS_SUCCESS) {
  *             WITHOUT_GIL(status = the call);
+ *             report_late_end(&late);
  *         }
  *     } while (report_race(&late, &status));
  *
@@ -55,7 +56,10 @@ struct late_report {
     int reported, found;
 };
 
+/* Between report_late and report_late_end, the reports of this thread wait, so
+ * no code of the program may run. */
 ps_status report_late(struct late_report *late);
+void report_late_end(struct late_report *late);
 
 /* Returns whether a race was reported, so that the call must be made again.
  * If the report raises an exception, *status becomes PS_RAISED. */

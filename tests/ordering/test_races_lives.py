@@ -5,6 +5,7 @@ used again."""
 
 import asyncio
 import concurrent.futures
+import gc
 import threading
 import time
 from functools import partial
@@ -579,6 +580,38 @@ def test_reports_of_a_launch_may_use_its_graph(three):
     launched = ["graph launch", "graph launch"]
     assert ([name for name, _ in reports], ran) == (launched, [1])
     assert {address for _, address in reports} == {x.data_ptr(), y.data_ptr()}
+
+
+def test_garbage_of_a_launch_may_use_its_graph(three):
+    """Before CPython 3.12, any allocation may collect garbage."""
+    backend, a, b, x = three.backend, three.a, three.b, three.x
+    graph, used = Graph(backend.type, True), []
+
+    class Garbage:
+        def __init__(self):
+            self.cycle = self
+
+        def __del__(self):
+            thread = threading.Thread(target=graph.pool, daemon=True)
+            thread.start()
+            thread.join(LONG)
+            used.append(not thread.is_alive())
+
+    thresholds = gc.get_threshold()
+    with races.detect(lambda race: None):
+        with Capture(graph, b):
+            x.fill_(1, stream=b)
+        x.fill_(2, stream=a)
+        gc.collect()
+        try:
+            for threshold in range(1, 40):
+                Garbage()
+                gc.set_threshold(threshold)
+                replay(graph, b)
+        finally:
+            gc.set_threshold(*thresholds)
+    gc.collect()
+    assert used == [True] * 39
 
 
 def test_a_report_of_a_launch_that_raises(three):
