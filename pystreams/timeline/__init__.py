@@ -82,6 +82,9 @@ COLUMNS = (
 _OPERATIONS = frozenset(
     ("copy", "fill", "callable", "function", "graph", "sleep", "kernel")
 )
+# The kinds of rows that charts and pictures begin and end with.  Rows of other
+# kinds, such as the first allocation, may be long before the work.
+_SHOWN = _OPERATIONS | {"synchronize", "span", "mark"}
 
 # Whether operations are timed by events even if their engine reports times.
 _by_events = False
@@ -168,9 +171,9 @@ class Timeline:
 
         Return a chart of when each stream and each thread was busy, as text
         that is so many columns wide.  None means the columns of the terminal,
-        120 at most.  The chart begins at the first operation or wait, and ends
-        at the last.  marks are the characters from idle to busy.  None means
-        those that the output can show.
+        120 at most.  The chart begins at the first operation, wait of a
+        thread, span or mark, and ends at the last.  marks are the characters
+        from idle to busy.  None means those that the output can show.
         """
         if columns is None:
             columns = min(120, shutil.get_terminal_size().columns)

@@ -99,6 +99,13 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def extent(times: Sequence[int], duration: int) -> tuple[int, int]:
+    """Return the time that is shown, from the begins and ends of what is
+    shown: it leaves out the time before, in which the program imports its
+    modules, and the time after.  If nothing is shown, return the block's."""
+    return min(times, default=0), max(times, default=duration)
+
+
 def heading(count: int, total: int) -> str:
     """Return how many operations there were in how many nanoseconds."""
     text = f"{plural(count, 'operation')} in {milliseconds(total / 1e6)}"

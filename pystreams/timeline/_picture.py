@@ -7,7 +7,7 @@ import io
 from importlib import import_module
 from typing import Any
 
-from . import _OPERATIONS, _chart
+from . import _OPERATIONS, _SHOWN, _chart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,10 +89,8 @@ def draw(timeline: Timeline) -> Any:
     rows = [row for row in timeline.rows if row[0] != "node"]
     lanes = Lanes(rows)
     done = [r for r in rows if r[6] is not None and r[7] is not None]
-    # Leave out the time before the first slice, in which the program imports
-    # its modules, and after the last.
-    begin = min((row[6] for row in done), default=0)
-    ended = max((row[7] for row in done), default=0)
+    times = [time for r in done if r[0] in _SHOWN for time in r[6:8]]
+    begin, ended = _chart.extent(times, timeline.duration)
     end = max(begin + 1, ended)
     scale, name = unit(end)
     memory = memory_of(done)
@@ -110,7 +108,7 @@ def draw(timeline: Timeline) -> Any:
     else:
         axes = figure.subplots()
     draw_slices(axes, done, lanes, scale, end - begin)
-    draw_arrows(axes, rows, lanes, scale)
+    draw_arrows(axes, rows, lanes, scale, begin)
     axes.set_xlim(begin / scale, end / scale)
     axes.set_ylim(len(lanes.shown) - 0.4, -0.6)
     axes.set_yticks(
@@ -124,6 +122,8 @@ def draw(timeline: Timeline) -> Any:
     figure.axes[-1].set_xlabel(f"time in {name}", fontsize=8)
     for part in figure.axes:
         part.tick_params(axis="x", labelsize=7)
+        # Show the times that the text chart shows, not differences from one.
+        part.ticklabel_format(axis="x", useOffset=False)
     count = sum(row[0] in _OPERATIONS for row in done)
     title = _chart.heading(count, ended - begin)
     if lanes.hidden:
@@ -230,13 +230,13 @@ def label(name: str, width: int) -> str:
 
 
 def draw_arrows(
-    axes: Any, rows: list[Row], lanes: Lanes, scale: float
+    axes: Any, rows: list[Row], lanes: Lanes, scale: float, start: int
 ) -> None:
     waits = [r for r in rows if r[0] == "wait" and r[12] is not None]
     for row in waits[:ARROWS]:
         source = rows[row[12]]
         begin, end = lanes.of(source), lanes.of(row)
-        if None in (begin, end, source[7], row[7]):
+        if None in (begin, end, source[7], row[7]) or source[7] < start:
             continue
         axes.annotate(
             "",

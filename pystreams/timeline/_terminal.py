@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import _OPERATIONS, _chart
+from . import _OPERATIONS, _SHOWN, _chart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,13 +34,16 @@ class Track:
 
 def tracks(
     timeline: Timeline,
-) -> tuple[dict[str, dict[str, Track]], dict[str, Track]]:
-    """Return the busy times of each stream by device, and the waiting times of
-    each thread."""
+) -> tuple[dict[str, dict[str, Track]], dict[str, Track], tuple[int, int]]:
+    """Return the busy times of each stream by device, the waiting times of
+    each thread, and the time to show."""
     devices: dict[str, dict[str, Track]] = {}
     threads: dict[str, Track] = {}
+    edges: list[int] = []
     for chunk in timeline._chunks():
         for kind, _, device, stream, thread, _, begin, end, *_ in chunk:
+            if kind in _SHOWN and begin is not None and end is not None:
+                edges += (begin, end)
             waiting = threads.setdefault(thread, Track())
             if kind == "synchronize":
                 if end is not None:
@@ -52,7 +55,7 @@ def tracks(
                     track.unfinished += 1
                 else:
                     track.add(begin, end)
-    return devices, threads
+    return devices, threads, _chart.extent(edges, timeline.duration)
 
 
 def inverse(spans: list[int], shown: tuple[int, int]) -> list[int]:
@@ -67,15 +70,8 @@ def inverse(spans: list[int], shown: tuple[int, int]) -> list[int]:
 
 
 def chart(timeline: Timeline, columns: int, marks: str) -> str:
-    devices, threads = tracks(timeline)
+    devices, threads, shown = tracks(timeline)
     every = [t for streams in devices.values() for t in streams.values()]
-    # Leave out the time before the first operation or wait, in which the
-    # program imports its modules, and the time after the last.
-    seen = [t.spans for t in [*every, *threads.values()] if t.spans]
-    shown = (
-        min((spans[0] for spans in seen), default=0),
-        max((spans[-1] for spans in seen), default=timeline.duration),
-    )
     count = sum(track.count for track in every)
     unfinished = sum(track.unfinished for track in every)
     labels = [label for streams in devices.values() for label in streams]

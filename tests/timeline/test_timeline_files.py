@@ -7,6 +7,7 @@ import re
 import resource
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -266,15 +267,32 @@ def test_pictures(recorded, tmp_path, suffix, start):
 
 
 @pytest.mark.unscheduled  # a schedule has its own time
-def test_a_picture_begins_at_the_first_operation(backend):
+@pytest.mark.parametrize("span", [True, False])
+def test_a_picture_shows_the_time_that_the_chart_shows(backend, span):
+    """It begins at the first operation or span, and ends at the last wait,
+    even if memory and events are used before and after."""
     pytest.importorskip("matplotlib", reason="needs Matplotlib")
     with timeline.record() as t:
-        stream = backend.stream()
+        stream, other = backend.stream(), backend.stream()
+        block = backend.empty(1 << 12)
+        event = stream.record_event()
         time.sleep(0.1)
+        with timeline.span("load") if span else nullcontext():
+            time.sleep(0.1)
+        other.wait_event(event)
         backend.sleep(stream, 5)
         stream.synchronize()
-    begin, end = _picture.draw(t).axes[0].get_xlim()
-    assert 100 <= begin < end
+        time.sleep(0.1)
+        del block
+        stream.record_event()
+    picture = _picture.draw(t).axes[0]
+    begin, end = picture.get_xlim()
+    assert (100 if span else 200) <= begin < end < t.duration / 1e6 - 99
+    assert (begin < 200) == span
+    title = picture.get_title(loc="left")
+    assert t.chart().startswith(f"{title}: ")
+    # No arrow, which has no text, comes from the time before.
+    assert all(text.get_text() for text in picture.texts)
 
 
 @pytest.mark.parametrize(
