@@ -150,15 +150,17 @@ static PyObject *
 synchronize(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int type;
+    int implied = false;
     PyObject *argument = Py_None, *timeout = Py_None;
-    if (!PyArg_ParseTuple(args, "i|OO:synchronize", &type, &argument,
-                          &timeout) ||
+    if (!PyArg_ParseTuple(args, "i|OOp:synchronize", &type, &argument,
+                          &timeout, &implied) ||
         find_runtime(type) == NULL) {
         return NULL;
     }
     struct work work = {
         .operation = "synchronize",
         .device = device_argument("synchronize", type, argument),
+        .implied = implied,
     };
     int64_t timeout_ns;
     return work.device != NULL &&
@@ -373,9 +375,11 @@ PyMethodDef device_functions[] = {
              "Make the device current in this thread.  May block."),
     FUNCTION(
         "synchronize", synchronize, METH_VARARGS,
-        "type, device=None, timeout=None, /",
+        "type, device=None, timeout=None, implied=False, /",
         "Wait until all work queued on the device before the call is done, "
-        "for timeout seconds\nat most.  Blocks with the GIL released."),
+        "for timeout seconds\nat most.  Blocks with the GIL released.\n\n"
+        "implied is true if the library needs the wait, so that "
+        "races.redundant() never lists\nit."),
     FUNCTION("device_properties", device_properties, METH_VARARGS,
              "type, device=None, function='device_properties', /",
              "Return a dict of the device's name, memory in bytes and "

@@ -322,6 +322,12 @@ note_wait(const char *operation, bool useful)
     PyGILState_Release(gil);
 }
 
+void
+wait_raised(void)
+{
+    note_wait(waits[1], true);
+}
+
 static bool
 is_internal(void)
 {

@@ -70,6 +70,10 @@ bool report_race(struct late_report *late, ps_status *status);
 void races_trace(enum ps_trace_kind kind, struct ps_device *device,
                  ps_handle handle);
 
+/* Report that a wait by the host raised an exception.  The program may rely on
+ * the exception, so races.redundant() does not list such a wait. */
+void wait_raised(void);
+
 /* Between imply_begin and imply_end, the calling thread waits because the
  * library needs the wait, not because the program has asked for one.  For
  * example, copy_() waits for its copy.  races.redundant() does not list such

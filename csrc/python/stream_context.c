@@ -169,6 +169,7 @@ synchronize(void)
     struct work work = {
         .operation = "synchronize",
         .device = device_argument("graph", PS_DEVICE_CUDA, NULL),
+        .implied = true,
     };
     return work.device != NULL ? drop_result(waited(&work, NULL, NO_TIMEOUT))
                                : -1;

@@ -125,17 +125,6 @@ check_may_wait_for_copy(const struct work *work, bool own, bool captured)
         captured ? PS_ERROR_CAPTURE_UNSUPPORTED : PS_SUCCESS);
 }
 
-/* Wait for work, although the program has not asked for the wait; see
- * imply_begin. */
-static ps_status
-imply_wait_for(const struct work *work)
-{
-    imply_begin();
-    ps_status status = wait_for_work(work, NO_TIMEOUT);
-    imply_end();
-    return status;
-}
-
 static int
 imply_event_wait(struct ps_stream *stream, struct ps_event *event)
 {
@@ -213,6 +202,7 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
         .operation = "a copy",
         .device = transfer->stream->device,
         .stream = transfer->stream,
+        .implied = true,
     };
     ps_status status;
     bool own = device_of(to)->runtime == device_of(from)->runtime;
@@ -241,7 +231,7 @@ run_copy(struct transfer *transfer, struct span *to, struct span *from,
     }
     imply_end();
     if (status == PS_SUCCESS && wait) {
-        status = imply_wait_for(&work);
+        status = wait_for_work(&work, NO_TIMEOUT);
         if (may_be_pending(status)) {
             WITHOUT_GIL(keep_pending(transfer, to, from));
         }
@@ -441,6 +431,7 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
     struct work work = {
         .operation = "waiting for a Buffer's work",
         .device = user->device,
+        .implied = true,
     };
     if (stream == user) {
         return 0;
@@ -462,7 +453,7 @@ wait_for(struct ps_stream *user, struct ps_stream *stream)
         return 0;
     }
     work.stream = work.event != NULL ? NULL : user;
-    ps_status status = imply_wait_for(&work);
+    ps_status status = wait_for_work(&work, NO_TIMEOUT);
     return status == PS_SUCCESS
                ? check_captured(&work)
                : zero_or_raise_on(user, work.operation, status);

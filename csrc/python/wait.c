@@ -21,6 +21,7 @@
 #include "captured.h"
 #include "errors.h"
 #include "explain.h"
+#include "races.h"
 #include "schedules.h"
 #include "submit.h"
 #include "timeline.h"
@@ -398,6 +399,9 @@ wait_for_work(const struct work *work, int64_t timeout_ns)
     if (check_may_wait(work) < 0) {
         return PS_RAISED;
     }
+    if (work->implied) {
+        imply_begin();
+    }
     trace(work);
     struct ps_slice *slice = timeline_wait(work->operation, work, 0);
     struct blocked blocked;
@@ -409,11 +413,16 @@ wait_for_work(const struct work *work, int64_t timeout_ns)
     blocked_end(&blocked);
     timeline_waited(slice);
     memory_settle(work->device->runtime);
+    if (work->implied) {
+        imply_end();
+    }
     return status;
 }
 
-PyObject *
-waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
+/* Like waited, but does not tell the race detector about a failure. */
+static PyObject *
+waited_or_raised(const struct work *work, PyObject *timeout,
+                 int64_t timeout_ns)
 {
     ps_status status = wait_for_work(work, timeout_ns);
     if (status == PS_SUCCESS) {
@@ -438,4 +447,14 @@ waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
     return work->stream != NULL
                ? raise_on_stream(work->stream, work->operation, status)
                : raise_status(work->device->runtime, work->operation, status);
+}
+
+PyObject *
+waited(const struct work *work, PyObject *timeout, int64_t timeout_ns)
+{
+    PyObject *result = waited_or_raised(work, timeout, timeout_ns);
+    if (result == NULL && !work->implied) {
+        wait_raised();
+    }
+    return result;
 }

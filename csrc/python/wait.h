@@ -16,6 +16,9 @@ struct work {
     struct ps_device *device;
     struct ps_stream *stream;
     struct ps_event *event;
+    /* Whether the library needs the wait, and the program has not asked for
+     * it; see imply_begin. */
+    bool implied;
 };
 
 #define NO_TIMEOUT INT64_MAX

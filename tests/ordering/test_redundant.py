@@ -9,7 +9,7 @@ from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
-from pystreams import races, schedules
+from pystreams import _C, races, schedules
 from pystreams.cuda._graphs import Graph
 
 SIZE = 64
@@ -248,6 +248,34 @@ def test_a_capture(cuda):
             two.a.wait_stream(two.b)
         replay(graph, two.a)
         two.a.synchronize()
+    assert listed(found) == []
+
+
+def test_a_capture_waits_for_the_device(cuda):
+    """The with statement makes this wait, so the program cannot remove it."""
+    two, graph = Two(cuda), pystreams.cuda.CUDAGraph()
+    with races.redundant() as found:
+        with pystreams.cuda.graph(graph, stream=two.a):
+            two.work()
+        _C.synchronize(_C.default_type(), None, None, True)
+    assert listed(found) == []
+
+
+def test_a_wait_that_raises(cuda):
+    """The program may rely on the exception, even if other waits from the same
+    line are redundant."""
+    two, graph = Two(cuda), Graph(cuda.type)
+
+    def wait():
+        cuda.synchronize()
+
+    with races.redundant() as found:
+        wait()
+        with Capture(graph, two.a):
+            two.work()
+            with pytest.raises(RuntimeError):
+                wait()
+        wait()
     assert listed(found) == []
 
 

@@ -1117,6 +1117,7 @@ CASES = {
         lambda: (
             _C.synchronize(w.type),
             _C.synchronize(w.type, w.device, 9),
+            _C.synchronize(w.type, None, None, True),
         )
     ),
     "current_stream default_stream as_stream": lambda w: (
