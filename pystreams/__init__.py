@@ -93,7 +93,7 @@ _LATER = ("races", "schedules", "timeline")
 # Names that programs expect after `import pystreams as torch`.
 _OF_TENSORS = (
     r"[Tt]ensor|zeros|ones|full|empty_like|from_numpy|arange|randn?"
-    r"|b?float\d+|u?int\d+|bool|dtype"
+    r"|b?float\d+|u?int\d+|bool|dtype|no_grad|inference_mode|autograd|nn"
 )
 
 

@@ -672,7 +672,9 @@ except ZeroDivisionError as error:
     assert done.stdout == "division by zero ['AcceleratorError']\n"
 
 
-@pytest.mark.parametrize("name", ["zeros", "tensor", "uint8", "bfloat16"])
+@pytest.mark.parametrize(
+    "name", ["zeros", "tensor", "uint8", "bfloat16", "no_grad"]
+)
 def test_names_of_tensors(name):
     assert not hasattr(pystreams, name)
     with pytest.raises(
