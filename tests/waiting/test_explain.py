@@ -11,6 +11,7 @@ import pytest
 from captures import Capture
 from deadlines import LONG, wait_until
 from gil import FREE
+from places import ROOT
 
 import pystreams
 from pystreams import Stream, cuda, explain, schedules
@@ -238,6 +239,22 @@ def waits_for_each_other(engine):
 
     futures = [one.submit(left), two.submit(right)]
     return one, futures
+
+
+def test_the_deadlock_of_the_page(run_python, tmp_path):
+    """The program in docs/explain.md prints what follows it there."""
+    page = (ROOT / "docs/explain.md").read_text()
+    ((program, output),) = re.findall(
+        r"```python\n([^`]*Barrier.*?)```.*?```\n(.*?)```", page, re.DOTALL
+    )
+    output = " ".join(output.split())
+    if FREE:
+        output = output.replace(" at ring.py:17 in right", "")
+    (tmp_path / "ring.py").write_text(program)
+    done = run_python([tmp_path / "ring.py"])
+    assert done.stderr == ""
+    assert re.findall(r"py:\d+", done.stdout) == re.findall(r"py:\d+", output)
+    assert words(done.stdout).split() == words(output).split()
 
 
 @pytest.mark.unscheduled
