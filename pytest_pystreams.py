@@ -148,7 +148,10 @@ def _with_races(
             error = raised
         found = item.stash[_USER].take(error) if _USER in item.stash else []
         if found and (error is None or isinstance(error, _UNFAILED)):
-            text = f"the test caught a RaceError, or lost it:\n{found[0]}"
+            text = (
+                "a RaceError was raised, but did not end the test:\n"
+                f"{found[0]}"
+            )
             error = pytest.fail.Exception(text, pytrace=False)
             del found[0]
         for race in found:
