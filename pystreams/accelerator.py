@@ -355,7 +355,7 @@ class Graph(_Graph):
         super().debug_dump(path, verbose=verbose)
 
     def _begin_capture(self) -> None:
-        _C.synchronize(_C.default_type(), None, None)
+        _C.synchronize(_C.default_type(), None, None, True)
         self.capture_begin()
 
     if TYPE_CHECKING:

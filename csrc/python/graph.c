@@ -1192,7 +1192,7 @@ Graph_keep(PyObject *self, PyObject *object)
 static PyObject *
 Graph_wait(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    struct work work = {.operation = "CUDAGraph.reset"};
+    struct work work = {.operation = "CUDAGraph.reset", .implied = true};
     struct ps_stream *launched;
     WITHOUT_GIL(launched = ps_graph_launched(graph_of(self)));
     if (launched == NULL) {

@@ -9,7 +9,7 @@ from captures import Capture, replay
 from deadlines import LONG
 
 import pystreams
-from pystreams import _C, races, schedules
+from pystreams import races, schedules
 from pystreams.cuda._graphs import Graph
 
 SIZE = 64
@@ -254,10 +254,18 @@ def test_a_capture(cuda):
 def test_a_capture_waits_for_the_device(cuda):
     """The with statement makes this wait, so the program cannot remove it."""
     two, graph = Two(cuda), pystreams.cuda.CUDAGraph()
-    with races.redundant() as found:
-        with pystreams.cuda.graph(graph, stream=two.a):
-            two.work()
-        _C.synchronize(_C.default_type(), None, None, True)
+    with (
+        races.redundant() as found,
+        pystreams.cuda.graph(graph, stream=two.a),
+    ):
+        two.work()
+    assert listed(found) == []
+
+
+def test_a_capture_waits_for_the_accelerator():
+    stream, memory = pystreams.Stream(), pystreams.empty(SIZE)
+    with races.redundant() as found, stream, pystreams.accelerator.Graph():
+        memory.fill_(1)
     assert listed(found) == []
 
 
