@@ -11,6 +11,7 @@ import functools
 import os
 import threading
 import types
+from itertools import pairwise
 from time import sleep
 
 from . import _C
@@ -42,12 +43,6 @@ def _seconds(seconds: float) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _label(key: Key) -> str:
-    """Return a human-readable name for a stream."""
-    backend, _, index, handle = key
-    return stream_label(f"{backend}:{index}", handle, _C.explain_name(key))
 
 
 def _name(function: object) -> str:
@@ -125,8 +120,12 @@ class _Thread:
 class _Explanation:
     """The facts at one moment, and sentences about them."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, scheduled: bool = False) -> None:
         self._limit = limit
+        # Whether the texts are about a schedule.  They then have the numbers
+        # of streams instead of handles, as the reports of schedules do, and no
+        # times, because those are not virtual.
+        self._scheduled = scheduled
         self.callables = [_Callable(v) for v in _C.explain_callables()]
         self.threads = [_Thread(view) for view in _C.explain_threads()]
         self._waits = {thread.ident: thread for thread in self.threads}
@@ -142,6 +141,13 @@ class _Explanation:
         """Add a wait of the calling thread for the target."""
         ident = threading.get_ident()
         self._waits[ident] = _Thread((ident, "this call", 0.0, target, None))
+
+    def _label(self, key: Key) -> str:
+        """Return a human-readable name for a stream."""
+        backend, _, index, handle = key
+        name, number = _C.explain_name(key)
+        stream = str(number) if self._scheduled and number else handle
+        return stream_label(f"{backend}:{index}", stream, name)
 
     def first_of(self, key: Key) -> _Callable | None:
         """Return the first of a stream's callables."""
@@ -161,16 +167,16 @@ class _Explanation:
             return "is idle"
         last = states[-1]
         text, shown = "", min(self._limit, len(states)) - 1
-        for i in range(shown):
+        for state, source in pairwise(states[: shown + 1]):
             text += (
-                f"has {_count(states[i][1], 'operation')}; the first waits "
-                f"for an event recorded on {_label(states[i + 1][0])}, which "
+                f"has {_count(state[1], 'operation')}; the first waits for an "
+                f"event recorded on {self._label(source[0])}, which "
             )
         between = len(states) - shown - 2 + last[-1]
         if shown < len(states) - 1:
             text += (
                 f"waits, through {_count(between, 'more stream')}, for "
-                f"{_label(last[0])}, which "
+                f"{self._label(last[0])}, which "
             )
         return (
             f"{text}has {_count(last[1], 'operation')}; the first "
@@ -215,6 +221,8 @@ class _Explanation:
         if not one.running:
             return "waits for a thread" if one.reached else "is about to begin"
         text = f"has run for {_seconds(one.seconds)}"
+        if self._scheduled:
+            text = "has begun"
         wait = self._waits.get(one.thread)
         if wait is not None:
             return f"{text} and waits in {self.wait(wait)}"
@@ -230,14 +238,14 @@ class _Explanation:
         """Like target(), but for the beginning of a sentence."""
         if target[0] != "stream":
             return self.target(target)
-        return f"{_label(target[1])} {self.stream(target[1])}"
+        return f"{self._label(target[1])} {self.stream(target[1])}"
 
     def target(self, target: tuple[Any, ...]) -> str:
         """Return the target of a wait, and what the target itself waits
         for."""
         kind, *rest = target
         if kind == "stream":
-            return f"{_label(rest[0])}, which {self.stream(rest[0])}"
+            return f"{self._label(rest[0])}, which {self.stream(rest[0])}"
         if kind == "event":
             return self.event(rest[0])
         if kind == "device":
@@ -250,7 +258,7 @@ class _Explanation:
             return "an event that is done"
         if key is None:
             return "an event that a graph or another process may record"
-        text = f"an event recorded on {_label(key)}, which "
+        text = f"an event recorded on {self._label(key)}, which "
         return text + self.stream(key)
 
     def device(self, *place: Any) -> str:
@@ -265,7 +273,7 @@ class _Explanation:
             return f"{text}; which that is, is not known here"
         found = ""
         for key in busy:
-            sentence = f"{text}, where {_label(key)} {self.stream(key)}"
+            sentence = f"{text}, where {self._label(key)} {self.stream(key)}"
             found = found or sentence
             if self.ring:
                 return sentence
@@ -287,7 +295,7 @@ class _Explanation:
             if one.running or one.reached or one in self._path:
                 return self.callable(one)
             return (
-                f"{one.label}, which is queued on {_label(one.key)}, "
+                f"{one.label}, which is queued on {self._label(one.key)}, "
                 f"which {self.stream(one.key)}"
             )
         return "a Future whose callable has ended"
@@ -304,7 +312,7 @@ class _Explanation:
     def deadlock(self) -> str:
         """Return the text about a deadlock of callables; "" if there is
         none."""
-        ring = [f"{c.label} on {_label(c.key)}" for c in self.ring]
+        ring = [f"{c.label} on {self._label(c.key)}" for c in self.ring]
         if not ring:
             return ""
         if len(ring) == 1:
@@ -321,10 +329,14 @@ class _Explanation:
         """Return a short text about the target of a thread's wait."""
         kind, *rest = target
         if kind == "stream":
-            return _label(rest[0])
+            return self._label(rest[0])
         if kind == "event":
             _, key = rest[0]
-            return f"an event recorded on {_label(key)}" if key else "an event"
+            return (
+                f"an event recorded on {self._label(key)}"
+                if key
+                else "an event"
+            )
         if kind == "device":
             return f"all work of {rest[0]}:{rest[2]}"
         for one in self.callables:
@@ -342,7 +354,8 @@ class _Explanation:
         rings: dict[frozenset[int], list[_Callable]] = {}
         for key in keys:
             self.shown, self.ring = set(), []
-            sentences[key] = f"{_label(key)} {self.stream(key)}", self.shown
+            text = self.subject(("stream", key))
+            sentences[key] = text, self.shown
             if self.ring:
                 rings[frozenset(map(id, self.ring))] = self.ring
         lines, shown = [], set()
@@ -388,6 +401,16 @@ def explain_timeout(target: tuple[Any, ...]) -> str:
         return explanation.sentence(explanation.subject(target))
 
     return _surely(_FEW, say)
+
+
+def explain_deadlock(target: tuple[Any, ...]) -> str:
+    """Return the end of the message of a deadlock that a schedule has
+    found."""
+    # Do not wait to see whether a ring persists, as _surely() does: the
+    # schedule knows that it does, and other threads may break it meanwhile.
+    explanation = _Explanation(_FEW, scheduled=True)
+    text = explanation.subject(target)
+    return f"{explanation.deadlock() or 'deadlock'}; {text}"
 
 
 def answer() -> None:

@@ -442,23 +442,6 @@ def run(name: str) -> Iterator[None]:
 # ---- Failures
 
 
-def _deadlock(
-    streams: list[tuple[str, int, int, str | None]], operation: int
-) -> str:
-    """Return a text about a chain of waits that never ends.  The caller waits
-    for the first stream, each stream waits for the next one, and the last
-    stream waits for its callable, which is the operation with this number."""
-    labels = [
-        stream_label(f"{kind}:{device}", str(number), name)
-        for kind, device, number, name in streams
-    ]
-    if labels:
-        labels.append(f"its callable (operation {operation})")
-        labels.append("work that is queued behind it")
-    chain = ", which waits for ".join(labels or ["a callable"])
-    return f"the caller waits for {chain}"
-
-
 def _shrink(
     fn: Callable[[], object], failed: _Run, error: Exception
 ) -> tuple[_Run, Exception]:

@@ -59,7 +59,7 @@ bool ps_cpu_renew(const struct ps_backend *backend, uint64_t memory);
 
 /* Statuses in addition to those of backend.h. */
 enum {
-    /* The wait can never end.  ps_cpu_schedules.deadlock() describes why. */
+    /* The wait can never end. */
     PS_ERROR_DEADLOCK = 1020,
     /* The event or the memory is shared with other processes.  No schedule can
      * order its uses, because the other processes use it, too. */
@@ -243,23 +243,6 @@ enum ps_progress {
     PS_NOTHING,
 };
 
-/* A deadlock.  The caller waits for the first stream in streams[], and each
- * stream waits for the next one.  The last stream waits for its callable, and
- * that callable waits, directly or indirectly, for work that is queued behind
- * the callable itself.  If count is 0, the caller waits for a callable and not
- * for a stream. */
-struct ps_deadlock {
-    const char *name; /* the name of the device type */
-    int device_type;
-    int count;
-    struct {
-        ps_handle handle;
-        int device;
-        unsigned number; /* like ps_schedule_entry.stream */
-    } streams[8];
-    uint64_t operation; /* the number of the callable's operation */
-};
-
 /* An entry in an engine's list of the threads that wait while a schedule is
  * explored. */
 struct ps_blocked {
@@ -364,9 +347,12 @@ struct ps_schedules {
     /* Add a note with these two values. */
     void (*note)(enum ps_note_kind kind, uintptr_t first, size_t second);
 
-    /* Describe the deadlock that the latest PS_ERROR_DEADLOCK or PS_STUCK
-     * reported. */
-    void (*deadlock)(struct ps_deadlock *deadlock);
+    /* Returns the stream's number in the schedule; see
+     * ps_schedule_entry.stream.  Returns 0 if no schedule is explored, or if
+     * the stream does not belong to a CPU engine or was not used during the
+     * schedule.  Called with or without the GIL. */
+    unsigned (*number)(const struct ps_backend *registered, int device,
+                       ps_handle stream);
 };
 
 /* The functions that control a schedule, for all CPU engines together. */

@@ -320,9 +320,6 @@ raise_of(struct ps_runtime *runtime, struct ps_stream *stream,
     case PS_ERROR_NOT_SUPPORTED:
         raise_absent(runtime, operation);
         break;
-    case PS_ERROR_DEADLOCK:
-        raise_deadlock(operation);
-        break;
     case PS_ERROR_SCHEDULED:
         PyErr_Format(PyExc_RuntimeError,
                      "%s: events and memory of several processes cannot be "

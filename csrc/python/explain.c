@@ -12,6 +12,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "../backends/backends.h"
+
 #include "args.h"
 #include "backends.h"
 #include "errors.h"
@@ -225,9 +227,13 @@ explain_name(PyObject *Py_UNUSED(module), PyObject *args)
 {
     ps_handle handle;
     struct ps_device *device = parse_key(args, &handle);
-    return device != NULL
-               ? stream_name_at(device, handle)
-               : none_unless_raised(PyErr_Occurred() != NULL ? -1 : 0);
+    if (device == NULL) {
+        return PyErr_Occurred() != NULL ? NULL
+                                        : Py_BuildValue("(Oi)", Py_None, 0);
+    }
+    unsigned number = ps_cpu_schedules.number(device->runtime->registered,
+                                              device->index, handle);
+    return Py_BuildValue("(NI)", stream_name_at(device, handle), number);
 }
 
 static PyObject *
@@ -478,16 +484,15 @@ explain_on_signal(PyObject *Py_UNUSED(module), PyObject *argument)
     Py_RETURN_NONE;
 }
 
-/* ---- The end of a timeout's message ---- */
+/* ---- The end of an error's message ---- */
 
 PyObject *
-explanation_of(const struct work *work, PyObject *object)
+explanation_of(const char *function, const struct work *work, PyObject *object)
 {
     PyObject *target = target_of(work, object);
-    PyObject *text = target != NULL
-                         ? import_call("pystreams._explain", "explain_timeout",
-                                       "(O)", target)
-                         : NULL;
+    PyObject *text = target != NULL ? import_call("pystreams._explain",
+                                                  function, "(O)", target)
+                                    : NULL;
     Py_XDECREF(target);
     if (text == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
         PyObject *error = take_exception();
@@ -506,7 +511,8 @@ PyMethodDef explain_functions[] = {
              "A key is (backend, runtime, device_index, handle).  None if the "
              "backend does not tell."),
     FUNCTION("explain_name", explain_name, METH_VARARGS, "key, /",
-             "Return the name of a live stream, or None."),
+             "Return the name of a live stream, or None, and its number in "
+             "the schedule that is\nexplored, or 0."),
     FUNCTION("explain_target", explain_target, METH_O, "object, /",
              "Return what a wait for a Stream or an Event waits for: "
              "(\"stream\", key), or\n(\"event\", (done, key)) of the event's "

@@ -25,9 +25,11 @@ void blocked_begin(struct blocked *blocked, const char *operation,
 void blocked_end(struct blocked *blocked);
 
 /* Returns a new str that says what the work, or the object, waits for.  The
- * text is appended to the message of a TimeoutError.  If meanwhile an
- * exception that is not an Exception is raised, such as KeyboardInterrupt,
- * returns NULL with that exception. */
-PyObject *explanation_of(const struct work *work, PyObject *object);
+ * text ends the message of an error.  `function` is the function in
+ * _explain.py that makes it.  If meanwhile an exception that is not an
+ * Exception is raised, such as KeyboardInterrupt, returns NULL with that
+ * exception. */
+PyObject *explanation_of(const char *function, const struct work *work,
+                         PyObject *object);
 
 #endif

@@ -810,8 +810,9 @@ static int
 raise_timeout(FutureObject *self, PyObject *timeout)
 {
     PyObject *type = import_attribute("concurrent.futures", "TimeoutError");
-    PyObject *text =
-        type != NULL ? explanation_of(NULL, (PyObject *)self) : NULL;
+    PyObject *text = type != NULL ? explanation_of("explain_timeout", NULL,
+                                                   (PyObject *)self)
+                                  : NULL;
     if (text != NULL) {
         PyErr_Format(type, "the callable had not ended after %S s\n%U",
                      timeout, text);
@@ -885,7 +886,7 @@ advance(FutureObject *self, PyObject *timeout, int64_t *left_ns,
     /* If a single call finds nothing that can run, that need not be a
      * deadlock, because another thread may be about to settle the Future. */
     if (*stuck > 2) {
-        raise_deadlock("Future.result");
+        raise_deadlock("Future.result", NULL, (PyObject *)self);
         return -1;
     }
     return 0;

@@ -9,6 +9,7 @@
 #include "backends.h"
 #include "buffer.h"
 #include "errors.h"
+#include "explain.h"
 #include "races.h"
 #include "stream.h"
 #include "submit.h"
@@ -67,31 +68,15 @@ queued(uint64_t first, uint64_t last, int device_type, int device,
 /* ---- Waits ---- */
 
 PyObject *
-raise_deadlock(const char *operation)
+raise_deadlock(const char *operation, const struct work *work,
+               PyObject *object)
 {
-    struct ps_deadlock found;
-    ps_cpu_schedules.deadlock(&found);
-    PyObject *streams = PyList_New(0);
-    for (int i = 0; streams != NULL && i < found.count; i++) {
-        PyObject *name = name_of(found.device_type, found.streams[i].device,
-                                 found.streams[i].handle);
-        streams =
-            list_with(streams, Py_BuildValue("(siIN)", found.name,
-                                             found.streams[i].device,
-                                             found.streams[i].number, name));
-    }
-    PyObject *text =
-        streams != NULL
-            ? import_call("pystreams.schedules", "_deadlock", "(OK)", streams,
-                          (unsigned long long)found.operation)
-            : NULL;
+    PyObject *text = explanation_of("explain_deadlock", work, object);
     if (text != NULL) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "%s: a deadlock in the schedule that is explored: %S",
+        PyErr_Format(PyExc_RuntimeError, "%s: the wait can never end\n%U",
                      operation, text);
+        Py_DECREF(text);
     }
-    Py_XDECREF(text);
-    Py_XDECREF(streams);
     return NULL;
 }
 

@@ -9,6 +9,7 @@
 #include "../core/mailbox.h"
 
 #include "module.h"
+#include "wait.h"
 
 /* Call this after a query has found that work is pending.  The program may be
  * polling in a loop, so this lets the schedule run some work.  Releases the
@@ -51,8 +52,11 @@ arrive_in_schedule(void)
 ps_status advance_schedule(bool (*is_done)(void *object), void *object,
                            int64_t *left_ns);
 
-/* Raise a RuntimeError whose message lists the waits that form the deadlock.
- * Always returns NULL. */
-PyObject *raise_deadlock(const char *operation);
+/* Raise a RuntimeError for a wait that can never end.  The message says what
+ * the work, or the object, waits for; see explanation_of.  Call this before
+ * blocked_end, so that the message has the caller's wait, too.  Always returns
+ * NULL. */
+PyObject *raise_deadlock(const char *operation, const struct work *work,
+                         PyObject *object);
 
 #endif

@@ -165,15 +165,14 @@ capture_staged(struct ps_stream *stream, struct span *to, struct span *from)
 }
 
 /* Returns whether a wait that returned this status may have left its copy
- * pending.  This is so if a signal handler or a schedule has ended the wait,
+ * pending.  This is so if a signal handler or a deadlock has ended the wait,
  * or if a capture of the stream that began after the copy was queued has
  * prevented it. */
 static bool
 may_be_pending(ps_status status)
 {
-    return status == PS_RAISED || status == PS_ERROR_DEADLOCK ||
-           (status >= PS_ERROR_CAPTURE_UNSUPPORTED &&
-            status <= PS_ERROR_CAPTURE_WRONG_THREAD);
+    return status == PS_RAISED || (status >= PS_ERROR_CAPTURE_UNSUPPORTED &&
+                                   status <= PS_ERROR_CAPTURE_WRONG_THREAD);
 }
 
 /* Keep the memory of a copy that may still be pending.  Called with the GIL

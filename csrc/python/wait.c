@@ -392,9 +392,19 @@ trace(const struct work *work)
     }
 }
 
+/* Returns the name of a wait, as operation_on_stream does. */
+static const char *
+name_of_wait(const struct work *work, struct named_operation *named)
+{
+    return work->stream != NULL
+               ? operation_on_stream(work->stream, work->operation, named)
+               : work->operation;
+}
+
 ps_status
 wait_for_work(const struct work *work, int64_t timeout_ns)
 {
+    struct named_operation named;
     ps_status status;
     if (check_may_wait(work) < 0) {
         return PS_RAISED;
@@ -409,6 +419,10 @@ wait_for_work(const struct work *work, int64_t timeout_ns)
     status = wait_natively(work, timeout_ns);
     if (status == PS_ERROR_NOT_SUPPORTED) {
         status = wait_notified(work, timeout_ns);
+    }
+    if (status == PS_ERROR_DEADLOCK) {
+        raise_deadlock(name_of_wait(work, &named), work, NULL);
+        status = PS_RAISED;
     }
     blocked_end(&blocked);
     timeline_waited(slice);
@@ -430,16 +444,12 @@ waited_or_raised(const struct work *work, PyObject *timeout,
     }
     if (status == PS_ERROR_TIMED_OUT) {
         struct named_operation named;
-        const char *operation =
-            work->stream != NULL
-                ? operation_on_stream(work->stream, work->operation, &named)
-                : work->operation;
-        PyObject *text = explanation_of(work, NULL);
+        PyObject *text = explanation_of("explain_timeout", work, NULL);
         if (text != NULL) {
             PyErr_Format(PyExc_TimeoutError,
                          "%s: the work was not done after %S s; the work "
                          "goes on\n%U",
-                         operation, timeout, text);
+                         name_of_wait(work, &named), timeout, text);
             Py_DECREF(text);
         }
         return NULL;

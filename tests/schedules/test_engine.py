@@ -8,6 +8,7 @@ import ctypes
 import gc
 import itertools
 import os
+import re
 import threading
 import time
 
@@ -643,7 +644,7 @@ def test_each_thread_is_told_of_a_deadlock(engine):
             program()
     assert errors
     for text in errors:
-        assert "the caller waits for" in text
+        assert "deadlock: callable synchronize (test_engine.py:" in text
 
 
 def test_a_deadlock_of_streams_with_names(engine):
@@ -654,11 +655,74 @@ def test_a_deadlock_of_streams_with_names(engine):
         other.wait_stream(one)
         with pytest.raises(RuntimeError, match="deadlock") as caught:
             future.result()
-    assert str(caught.value).endswith(
-        f"the caller waits for other ({device} 2), which waits for one "
-        f"({device} 1), which waits for its callable (operation 1), which "
-        "waits for work that is queued behind it"
+    text = re.sub(r"\.py:\d+", ".py", str(caught.value))
+    work, one, other = (
+        "callable synchronize (test_engine.py)",
+        f"one ({device} 1)",
+        f"other ({device} 2)",
     )
+    chain = (
+        f"has 1 operation; the first waits for an event recorded on {one}, "
+        f"which has 2 operations; the first is {work}, which"
+    )
+    assert text == (
+        "Stream.synchronize on 'other': the wait can never end\n"
+        f"deadlock: {work} on {one} waits for itself; {other} {chain} has "
+        f"begun and waits in Stream.synchronize, for {other}, which {chain} "
+        "thus waits for itself"
+    )
+
+
+def ring_of_streams(one, two):
+    def left():
+        two.synchronize()
+
+    def right():
+        one.synchronize()
+
+    futures = one.submit(left), two.submit(right)
+    one.synchronize()
+    return futures
+
+
+def ring_of_futures(one, two):
+    futures = []
+
+    def left():
+        futures[1].result()
+
+    def right():
+        futures[0].result()
+
+    futures += [one.submit(left), two.submit(right)]
+    return futures
+
+
+@pytest.mark.parametrize("ring", [ring_of_streams, ring_of_futures])
+def test_a_deadlock_of_two_callables(engine, ring):
+    """The message names both callables and their streams."""
+    device = engine.device()
+    with schedules.run("late"):
+        futures = ring(engine.stream(name="one"), engine.stream())
+        with pytest.raises(RuntimeError) as caught:
+            for future in futures:
+                future.result()
+        concurrent.futures.wait(futures)
+        for future in futures:
+            future.exception()
+    text = re.sub(r"\.py:\d+", ".py", str(caught.value))
+    sides = [
+        f"callable left (test_engine.py) on one ({device} 1)",
+        f"callable right (test_engine.py) on stream 2 of {device}",
+    ]
+    wait, _, explanation = text.partition("\n")
+    assert wait.endswith(": the wait can never end")
+    assert explanation.partition(";")[0] in [
+        f"deadlock: {', '.join(ring)} wait for each other in a ring"
+        for ring in (sides, sides[::-1])
+    ]
+    assert " at test_engine.py in left, for " in text
+    assert " at test_engine.py in right, for " in text
 
 
 def test_a_copy_whose_wait_is_a_deadlock(engine):

@@ -887,7 +887,6 @@ struct cpu_lazy {
     /* If notes are kept: a list of freed blocks, which are kept until the
      * schedule ends so that no address is used twice. */
     struct cpu_operation *freed;
-    struct ps_deadlock deadlock;
 };
 
 struct cpu_engine {

@@ -230,17 +230,25 @@ explore_note(enum ps_note_kind kind, uintptr_t first, size_t second)
     }
 }
 
-static void
-explore_deadlock(struct ps_deadlock *deadlock)
+/* This runs no notifications when it releases the lock, because the caller may
+ * hold the GIL. */
+static unsigned
+explore_number(const struct ps_backend *registered, int device,
+               ps_handle handle)
 {
-    *deadlock = (struct ps_deadlock){0};
+    unsigned number = 0;
     EACH_ENGINE (engine) {
-        cpu_lock(engine);
-        if (engine->lazy.deadlock.name != NULL) {
-            *deadlock = engine->lazy.deadlock;
+        if (registered == &engine->table.base) {
+            cpu_lock(engine);
+            const struct cpu_stream *stream = cpu_stream_find_locked(
+                engine, device, handle & ~PS_THREAD_STREAM_NAME);
+            if (stream != NULL && cpu_is_lazy(engine)) {
+                number = stream->number;
+            }
+            pthread_mutex_unlock(&engine->lock);
         }
-        cpu_unlock(engine);
     }
+    return number;
 }
 
 /* ---- Beginning and ending ---- */
@@ -515,5 +523,5 @@ const struct ps_schedules ps_cpu_schedules = {
     .released = explore_released,
     .is_noted = explore_is_noted,
     .note = explore_note,
-    .deadlock = explore_deadlock,
+    .number = explore_number,
 };

@@ -1161,26 +1161,6 @@ lazy_release_locked(struct cpu_engine *engine)
     pthread_mutex_unlock(&engine->lock);
 }
 
-static void
-describe_locked(struct cpu_engine *engine, const struct cpu_goal *goal)
-{
-    struct ps_deadlock *found = &engine->lazy.deadlock;
-    struct cpu_stream *stream = goal != NULL ? source_of(goal) : NULL;
-    *found = (struct ps_deadlock){
-        .name = engine->table.base.name,
-        .device_type = engine->table.base.device_type,
-    };
-    while (stream != NULL && stream->first != NULL && found->count < 8) {
-        struct cpu_operation *head = stream->first;
-        found->streams[found->count].handle = stream->handle;
-        found->streams[found->count].device = stream->device;
-        found->streams[found->count++].number = stream->number;
-        found->operation = number(engine, head);
-        bool waits = head->kind == CPU_WAIT && head->record->source != stream;
-        stream = waits ? head->record->source : NULL;
-    }
-}
-
 /* Called when no operation can run.  Waits for other threads, or until a limit
  * expires.  Returns PS_SUCCESS if the caller must look for work again. */
 static ps_status
@@ -1195,7 +1175,6 @@ wait_for_others_locked(struct cpu_engine *engine, struct ps_blocked *self,
     }
     if (!others_run(lazy, self) && limit->deadline == CPU_FOREVER &&
         !any_may_go_on(lazy)) {
-        describe_locked(engine, self->goal);
         return PS_ERROR_DEADLOCK;
     }
     if (count_nap_locked(engine, self)) {
@@ -1393,9 +1372,6 @@ cpu_lazy_advance_locked(struct cpu_engine *engine, int64_t deadline)
     }
     if (cpu_forks == forks) {
         LIST_REMOVE(&blocked, neighbours);
-    }
-    if (progress == PS_STUCK) {
-        describe_locked(engine, NULL);
     }
     return progress;
 }
