@@ -315,6 +315,8 @@ class FutureBase:
     _state: str
     _result: Any
     _exception: BaseException | None
+    @property
+    def _unretrieved(self) -> bool: ...
     _condition: Any
     _waiters: list[Any]
     _done_callbacks: list[Callable[[Any], object]]

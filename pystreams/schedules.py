@@ -24,13 +24,14 @@ what it frees, and when, depends on what the program did before.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, groupby, pairwise
-from traceback import clear_frames
+from traceback import clear_frames, print_exception
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple
 
@@ -43,6 +44,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import SupportsIndex, TypeVar
+
+    from ._futures import StreamFuture
 
     _T = TypeVar("_T")
 
@@ -247,6 +250,8 @@ class _Run:
         self.operations: list[_Operation] = []
         self.notes: list[tuple[int, int, int, int]] = []
         self.count = self.steps = self.order = 0
+        # The Futures of the callables in which a deadlock was raised.
+        self.stuck: list[StreamFuture] = []
         self._failed = self._paused = self._collects = False
 
     @property
@@ -351,6 +356,7 @@ class _Run:
         `keep` is true.
         """
         failure = result = None
+        lost: list[Exception] = []
         with self:
             try:
                 result = fn()
@@ -361,11 +367,24 @@ class _Run:
                     clear_frames(error.__traceback__)
             _refuse_unstarted(result)
         try:
+            lost = self.take_lost()
+            if failure is None and lost:
+                failure = lost[0]
+                if not keep:
+                    clear_frames(failure.__traceback__)
             return failure
         finally:
-            # The exception's traceback has this frame, and so this variable:
+            # The exception's traceback has this frame, and so these variables:
             # without `del`, they would be a reference cycle.
-            del failure
+            del failure, lost
+
+    def take_lost(self) -> list[Exception]:
+        """Return the exceptions that ended callables in which a deadlock was
+        raised, unless code has retrieved them.  They then count as
+        retrieved."""
+        stuck, self.stuck = self.stuck, []
+        errors = [f._exception for f in stuck if f._unretrieved]
+        return [error for error in errors if isinstance(error, Exception)]
 
     def refuse_stale(self) -> None:
         """Raise ValueError if operations that should be late were not
@@ -415,10 +434,37 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _explore_program(name: str) -> None:
-    """Run the whole program under the schedule."""
+    """Run the whole program under the schedule.
+
+    When the program ends, report deadlocks whose errors were lost.  If there
+    are any, the exit status is 1.
+    """
     global _program
     _program = _Run(name, asks="PYSTREAMS_SCHEDULE")
     _program.begin()
+    atexit.register(_report_lost)
+
+
+def _report_lost() -> None:
+    lost = _program.take_lost() if _program is not None else []
+    if not lost:
+        return
+    _C.set_exit_status(1)
+    if sys.stderr is not None:
+        print(
+            "pystreams.schedules: a deadlock did not end the program:",
+            file=sys.stderr,
+        )
+        for error in lost:
+            print_exception(error)
+
+
+def _note_deadlock(future: StreamFuture | None) -> None:
+    """Called before the error of a deadlock is raised.  future: the Future of
+    the callable in which it is raised; None if it is raised elsewhere."""
+    run = _inner or _program
+    if run is not None and future is not None:
+        run.stuck.append(future)
 
 
 @contextmanager
@@ -433,10 +479,14 @@ def run(name: str) -> Iterator[None]:
     Raises ValueError if there is no such schedule, and TypeError if name is
     not a str.  Raises RuntimeError if a device is busy, if the block uses a
     device that does not belong to the CPU engine, or if another schedule is
-    being explored.
+    being explored.  Raises the error of a deadlock if it has ended a callable
+    and nobody has retrieved it from the callable's Future.
     """
-    with _Run(name, asks="run()"):
+    block = _Run(name, asks="run()")
+    with block:
         yield
+    for error in block.take_lost():
+        raise error
 
 
 # ---- Failures

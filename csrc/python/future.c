@@ -506,6 +506,14 @@ get_exception(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static PyObject *
+get_unretrieved(PyObject *self, void *Py_UNUSED(closure))
+{
+    FutureObject *future = as_future(self);
+    return PyBool_FromLong(is_done(future) &&
+                           atomic_load(&future->unretrieved));
+}
+
+static PyObject *
 get_callbacks(PyObject *self, void *Py_UNUSED(closure))
 {
     return list_ask(as_future(self), &as_future(self)->callbacks);
@@ -535,6 +543,8 @@ static PyGetSetDef future_getters[] = {
     {"_result", get_result, NULL, PyDoc_STR("The result, or None."), NULL},
     {"_exception", get_exception, NULL, PyDoc_STR("The exception, or None."),
      NULL},
+    {"_unretrieved", get_unretrieved, NULL,
+     PyDoc_STR("Whether no code has retrieved the exception yet."), NULL},
     {"_condition", get_condition, NULL,
      PyDoc_STR("A context manager within which _state does not become done."),
      NULL},

@@ -72,11 +72,13 @@ raise_deadlock(const char *operation, const struct work *work,
                PyObject *object)
 {
     PyObject *text = explanation_of("explain_deadlock", work, object);
-    if (text != NULL) {
+    if (text != NULL &&
+        drop_result(import_call("pystreams.schedules", "_note_deadlock", "(N)",
+                                callable_future())) == 0) {
         PyErr_Format(PyExc_RuntimeError, "%s: the wait can never end\n%U",
                      operation, text);
-        Py_DECREF(text);
     }
+    Py_XDECREF(text);
     return NULL;
 }
 

@@ -867,6 +867,15 @@ callable_place(void)
                : Py_NewRef(Py_None);
 }
 
+PyObject *
+callable_future(void)
+{
+    struct worker *self = worker_self();
+    return Py_NewRef(self != NULL && self->current != NULL
+                         ? self->current->future
+                         : Py_None);
+}
+
 bool
 has_turn(const struct ps_backend *registered)
 {

@@ -466,6 +466,86 @@ def test_run_runs_a_block(engine):
     assert stream.query()
 
 
+# ---- Deadlocks of callables
+
+
+def ring(engine, end):
+    """Return a program with a deadlock of two callables, which passes their
+    Futures to `end`."""
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        futures = [one.submit(lambda: other.synchronize())]
+        futures.append(other.submit(lambda: one.synchronize()))
+        one.synchronize()
+        other.synchronize()
+        end(futures)
+
+    return fn
+
+
+def run_late(fn):
+    with schedules.run("late"):
+        fn()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda fn: schedules.explore(fn, strategy="pct"),
+        lambda fn: schedules.explore(fn, strategy="all"),
+        replayed_late,
+        run_late,
+    ],
+    ids=["pct", "all", "replay", "run"],
+)
+def test_a_deadlock_that_nobody_retrieves(engine, call, caplog):
+    with pytest.raises(RuntimeError, match="wait for each other in a ring"):
+        call(ring(engine, lambda futures: None))
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("call", [replayed_late, run_late])
+def test_a_deadlock_that_is_retrieved(engine, call):
+    seen = []
+
+    def retrieve(futures):
+        seen.extend(future.exception() for future in futures)
+
+    call(ring(engine, retrieve))
+    assert sum(error is not None for error in seen) == 1
+
+
+def test_a_deadlock_that_its_callable_handles(engine):
+    seen = []
+
+    def fn():
+        stream = engine.stream()
+
+        def work():
+            later = stream.submit(int)
+            with pytest.raises(RuntimeError, match="deadlock"):
+                later.result()
+            seen.append(1)
+
+        stream.submit(work)
+
+    schedules.explore(fn, runs=10)
+    assert len(seen) == 10
+
+
+def test_a_deadlock_after_the_function(engine):
+    """The deadlock occurs in work that remains when fn returns."""
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        one.submit(lambda: other.synchronize())
+        other.submit(lambda: one.synchronize())
+
+    with pytest.raises(RuntimeError, match="wait for each other in a ring"):
+        schedules.replay(fn, "late")
+
+
 # ---- With the race detector
 
 

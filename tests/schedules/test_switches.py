@@ -47,6 +47,37 @@ def test_a_schedule_in_a_program_that_has_one(run_python):
     assert done.stdout.split() == ["False", "True", "False"]
 
 
+DEADLOCK = """
+import pystreams
+one, other = (pystreams.Stream("cpu", name=n) for n in ("one", "other"))
+futures = [one.submit(lambda: other.synchronize())]
+futures.append(other.submit(lambda: one.synchronize()))
+one.synchronize()
+other.synchronize()
+{end}
+print("end")
+"""
+LOST = "pystreams.schedules: a deadlock did not end the program:"
+
+
+@pytest.mark.parametrize("name", ["late", "all"])
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("", 1),
+        ("del futures", 1),
+        ("[future.exception() for future in futures]", 0),
+    ],
+)
+def test_a_deadlock_in_a_whole_program(run_python, name, end, status):
+    done = run_python(
+        DEADLOCK.format(end=end),
+        env={"PYSTREAMS_SCHEDULE": name},
+    )
+    assert (done.returncode, done.stdout) == (status, "end\n")
+    assert (LOST in done.stderr) == (status == 1)
+
+
 FORKED = """
 import gc, os, sys
 from pystreams import _C, Buffer, Stream, schedules
