@@ -570,6 +570,7 @@ def schedule_end(
     int,
     int,
     int,
+    int,
     list[tuple[int, str, str, int, int, int, int, int, bool]],
     list[tuple[int, int, int, int]],
 ]: ...

@@ -60,8 +60,8 @@ _STEPS = 256  # How many steps a pct schedule has if its name does not say it.
 _CHOICES = 1 << 24  # How many choices the name of an all schedule may have.
 _EXPECTED = (
     "the name of a schedule: 'late', 'early', 'late:NUMBERS' with ascending "
-    "numbers from 1, 'random:SEED', 'pct:DEPTH:SEED', 'pct:DEPTH:SEED:STEPS' "
-    "or 'all:NUMBERS', as a report has it"
+    "numbers from 1, 'random:SEED', 'pct:DEPTH:SEED', "
+    "'pct:DEPTH:SEED:STEPS', 'all' or 'all:NUMBERS', as a report has it"
 )
 
 
@@ -112,10 +112,7 @@ def _choices(text: str) -> tuple[int, ...]:
     # of choices.
     if sum(times[0] for _, times in groups) > _CHOICES:
         raise ValueError
-    choices = tuple(n for n, (times,) in groups for _ in range(times))
-    if _name_of(choices) != f"all:{text}":
-        raise ValueError
-    return choices
+    return tuple(n for n, (times,) in groups for _ in range(times))
 
 
 def _name_of(choices: Sequence[int]) -> str:
@@ -249,7 +246,7 @@ class _Run:
         self._note = self.places.note if logged else None
         self.operations: list[_Operation] = []
         self.notes: list[tuple[int, int, int, int]] = []
-        self.count = self.steps = self.order = 0
+        self.count = self.steps = self.order = self.followed = 0
         # The Futures of the callables in which a deadlock was raised.
         self.stuck: list[StreamFuture] = []
         self._failed = self._paused = self._collects = False
@@ -343,7 +340,8 @@ class _Run:
             raise
         _inner, _unended = None, None
         self._resume()
-        self.count, self.steps, self.order, log, self.notes = found
+        self.count, self.steps, self.order = found[:3]
+        self.followed, log, self.notes = found[3:]
         self.operations = [_Operation(*entry) for entry in log]
 
     def failure_of(
@@ -387,15 +385,26 @@ class _Run:
         return [error for error in errors if isinstance(error, Exception)]
 
     def refuse_stale(self) -> None:
-        """Raise ValueError if operations that should be late were not
-        queued."""
-        held = self._schedule.strategy == _HELD
-        last = max(self._schedule.numbers, default=0) if held else 0
-        if last > self.count:
+        """Raise ValueError if operations that should be late were not queued,
+        or if a choice was not possible at its turn."""
+        strategy, numbers = self._schedule.strategy, self._schedule.numbers
+        fault = ""
+        if strategy == _HELD and numbers[-1] > self.count:
+            fault = (
+                f"{self.name!r} holds back operation {numbers[-1]}, and fn "
+                f"queued {self.count}"
+            )
+        if strategy == _STRATEGIES["all"] and self.followed < len(numbers):
+            chosen = numbers[self.followed]
+            fault = (
+                f"choice {self.followed + 1} of {self.name!r}, "
+                f"{f'stream {chosen}' if chosen else 'the program'}, was not "
+                "possible"
+            )
+        if fault:
             raise ValueError(
-                f"replay() expects the name of a schedule of fn for name, but "
-                f"{self.name!r} holds back operation {last}, and fn queued "
-                f"{self.count}; explore it again if it has changed"
+                "replay() expects the name of a schedule of fn for name, but "
+                f"{fault}; explore it again if it has changed"
             )
 
 
@@ -760,10 +769,10 @@ def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:
     because a later operation ran first.  With races=True, fn is called within
     races.detect().
 
-    Raises ValueError if there is no such schedule, or if the schedule delays
-    an operation that fn does not queue.  Raises TypeError if name is not a
-    str, or if fn is not callable or is a coroutine function.  Raises
-    RuntimeError as run() does.
+    Raises ValueError if there is no such schedule, if the schedule delays an
+    operation that fn does not queue, or if it chooses what cannot run at that
+    point.  Raises TypeError if name is not a str, or if fn is not callable or
+    is a coroutine function.  Raises RuntimeError as run() does.
     """
     logged = _Run(name, logged=True, asks="replay()")
     _check_callable("replay()", fn)

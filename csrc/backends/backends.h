@@ -217,6 +217,9 @@ struct ps_schedule_result {
      * hash.  Schedules with different steps almost certainly have different
      * hashes. */
     uint64_t order;
+    /* PS_GIVEN: how many of the given choices were made, up to the first one
+     * that was not possible at its turn. */
+    size_t followed;
     struct ps_schedule_entry *log; /* the caller frees it */
     size_t logged;
     struct ps_note *notes; /* the caller frees it */

@@ -313,9 +313,10 @@ schedule_end(PyObject *Py_UNUSED(module), PyObject *args)
         Py_XDECREF(notes);
         return NULL;
     }
-    return Py_BuildValue("(KKKNN)", (unsigned long long)result.operations,
+    return Py_BuildValue("(KKKnNN)", (unsigned long long)result.operations,
                          (unsigned long long)result.steps,
-                         (unsigned long long)result.order, list, notes);
+                         (unsigned long long)result.order,
+                         (Py_ssize_t)result.followed, list, notes);
 }
 
 static PyObject *
@@ -367,9 +368,10 @@ PyMethodDef schedules_functions[] = {
     FUNCTION("schedule_end", schedule_end, METH_VARARGS, "drop, /",
              "Run or drop the remaining work, and end the schedule.\n\n"
              "Returns the numbers of operations and of steps, a hash of the "
-             "order, the log: a tuple\n(number, operation, device_type, "
-             "device, handle, stream, step, time, overtaken) for each,\nwith "
-             "step 0 if it was dropped; and the notes."),
+             "order, the number of given\nchoices that were followed, the "
+             "log: a tuple (number, operation, device_type, device,\nhandle, "
+             "stream, step, time, overtaken) for each, with step 0 if it was "
+             "dropped; and the\nnotes."),
     FUNCTION(
         "schedule_forked", schedule_forked, METH_NOARGS, "/",
         "Forget the schedule of the parent process, in a forked child.\n\n"

@@ -459,3 +459,35 @@ def test_a_program_that_depends_on_more_than_its_schedule(engine):
 def test_names(name, numbers):
     assert schedules._read(name).numbers == numbers
     assert schedules._name_of(numbers) == name
+
+
+def test_a_name_need_not_count_repetitions():
+    assert schedules._read("all:9,9,0").numbers == (9, 9, 0)
+
+
+def test_each_name_can_be_replayed(engine, monkeypatch):
+    """replay() accepts the names of all runs of explore(), although it refuses
+    choices that are not possible."""
+    names = []
+
+    def run(name, create=schedules._Run, **options):
+        names.append(name)
+        return create(name, **options)
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        shared = engine.empty(SIZE)
+        engine.synchronize()
+        for value, stream in enumerate((one, other, one)):
+            shared.fill_(value, stream=stream)
+        other.query()
+        one.submit(int, "7").result()
+        engine.synchronize()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schedules, "_Run", run)
+        result, _ = explore(fn)
+    assert result.complete
+    assert len(names) == result.runs > 10
+    for name in names:
+        schedules.replay(fn, name)

@@ -770,7 +770,6 @@ def entered(name):
         "all:-1",
         "all:1*1",
         "all:1*0",
-        "all:1,1",
         "all:1*2*3",
         "all:0*18446744073709551615",
     ],
@@ -867,6 +866,31 @@ def test_a_stale_name(engine, numbers):
     schedules.replay(fn, "late:2")
     with pytest.raises(ValueError, match=r"and fn queued 2; explore it again"):
         schedules.replay(fn, f"late:{numbers}")
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [
+        ("all:9", "choice 1 of 'all:9', stream 9,"),
+        ("all:2,1", "choice 1 of 'all:2,1', stream 2,"),
+        ("all:0,9*2", "choice 2 of 'all:0,9*2', stream 9,"),
+        ("all:0*1000", "the program,"),
+    ],
+)
+def test_a_stale_name_of_choices(engine, name, choice):
+    """The name has choices that the function does not have."""
+
+    def fn():
+        buffer = engine.empty(SIZE)
+        engine.synchronize()
+        for value in (1, 2):
+            buffer.fill_(value, stream=engine.stream())
+        engine.synchronize()
+
+    schedules.replay(fn, "all")
+    with pytest.raises(ValueError, match="explore it again") as caught:
+        schedules.replay(fn, name)
+    assert f"{choice} was not possible; " in str(caught.value)
 
 
 @pytest.mark.parametrize(

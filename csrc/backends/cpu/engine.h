@@ -873,7 +873,10 @@ struct cpu_lazy {
     LIST_HEAD(, ps_blocked) blocked;
     struct ps_schedule_entry *log;
     size_t logged;
-    size_t taken; /* PS_GIVEN: how many items of the list were used */
+    /* PS_GIVEN: how many items of the list were used, and how many of them
+     * were followed before one was not possible. */
+    size_t taken;
+    size_t followed;
     bool queried; /* whether the host's latest query found work pending */
     /* The number of the latest step.  It is not reset when a schedule begins;
      * first_step is the value that it had then.  If no notes are kept, only

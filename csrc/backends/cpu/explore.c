@@ -428,6 +428,9 @@ end_locked(struct cpu_engine *engine, bool drop,
     result->operations += engine->tickets - lazy->first;
     result->steps += lazy->steps;
     result->order += lazy->order;
+    if (lazy->followed > result->followed) {
+        result->followed = lazy->followed;
+    }
     if (lazy->logged > 0 && result->log == NULL) {
         result->log = lazy->log;
         result->logged = lazy->logged;

@@ -484,6 +484,9 @@ pick_given_locked(struct cpu_engine *engine, bool blocked)
         if (!found) {
             cpu_lazy_note_locked(engine, PS_NOTE_LOOSE, 0, 0);
         }
+        else if (lazy->followed == lazy->taken - 1) {
+            lazy->followed = lazy->taken;
+        }
     }
     if (picked == NULL) {
         note_step_locked(engine, NULL);
