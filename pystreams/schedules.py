@@ -74,15 +74,22 @@ class Result:
     runs: int
     #: How many of them were different.
     distinct: int
-    #: Whether these are all the different schedules that exist.
-    complete: bool
+    #: Whether these are all the different schedules that exist; None if the
+    #: strategy cannot tell.
+    complete: bool | None
 
     def __str__(self) -> str:
         if self.complete and self.distinct == 1:
             return "the only order holds"
         if self.complete:
             return f"all {self.distinct} orders hold"
-        return f"{self.runs} runs passed, in {self.distinct} different orders"
+        # Sequences that the program cannot tell apart are one order, and only
+        # the strategy "all" counts orders.
+        runs = "run" if self.runs == 1 else "runs"
+        what = "sequence" if self.complete is None else "order"
+        what = what if self.distinct == 1 else f"different {what}s"
+        more = "" if self.complete is None else "; there may be more"
+        return f"{self.runs} {runs} passed, in {self.distinct} {what}{more}"
 
 
 class _Schedule(NamedTuple):
@@ -723,7 +730,7 @@ def explore(
     within races.detect(), and a RaceError counts, too.  seed is the seed of
     the first schedule; None means 0.  If fn raises no Exception, returns how
     many schedules ran, how many of them differed, and whether these are all
-    that exist; only the strategy "all" can tell.
+    that exist; for other strategies than "all", that is None.
 
     Raises ValueError or TypeError for invalid arguments, TypeError if fn is a
     coroutine function, and RuntimeError as run() does.
@@ -756,7 +763,7 @@ def explore(
                 del error
     if strategy == "all":
         return Result(len(done), orders.distinct, orders.complete)
-    return Result(len(done), len({run.order for run in done}), False)
+    return Result(len(done), len({run.order for run in done}), None)
 
 
 def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:

@@ -308,7 +308,7 @@ def test_a_loop_of_queries_is_not_complete(engine):
     result, _ = explore(fn)
     assert result.runs > 10
     assert not result.complete
-    assert "different orders" in str(result)
+    assert str(result).endswith("; there may be more")
 
 
 def test_callables_differ_in_every_order(engine):
@@ -429,7 +429,9 @@ def test_a_bound_on_the_runs(engine):
     result, seen = explore(fn, runs=23)
     assert result == schedules.Result(23, 23, False)
     assert len(seen) == 23
-    assert str(result) == "23 runs passed, in 23 different orders"
+    assert str(result) == (
+        "23 runs passed, in 23 different orders; there may be more"
+    )
     assert explore(fn, runs=24)[0].complete
 
 

@@ -806,6 +806,24 @@ def test_a_program_without_work():
     assert schedules.explore(int, runs=3).runs == 3
 
 
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ((10, 1, None), "10 runs passed, in 1 sequence"),
+        ((1, 1, None), "1 run passed, in 1 sequence"),
+        ((10, 7, None), "10 runs passed, in 7 different sequences"),
+        ((1, 1, False), "1 run passed, in 1 order; there may be more"),
+    ],
+)
+def test_the_text_of_a_result(result, text):
+    assert str(schedules.Result(*result)) == text
+
+
+def test_only_all_can_tell_whether_it_is_complete():
+    assert schedules.explore(int, runs=3).complete is None
+    assert schedules.explore(int, strategy="all").complete is True
+
+
 def test_arguments_of_explore():
     for options in (
         {"strategy": "all?"},
