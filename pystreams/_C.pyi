@@ -316,7 +316,7 @@ class FutureBase:
     _result: Any
     _exception: BaseException | None
     @property
-    def _unretrieved(self) -> bool: ...
+    def _unretrieved(self) -> BaseException | None: ...
     _condition: Any
     _waiters: list[Any]
     _done_callbacks: list[Callable[[Any], object]]

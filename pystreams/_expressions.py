@@ -55,13 +55,20 @@ def _attributes(value: object) -> Iterator[tuple[str, object]]:
         members = _dict_of(kind)
         for name in list(members.copy()):
             member = members.get(name)
-            if type(member) is MemberDescriptorType:
-                try:
-                    yield name, member.__get__(value)
-                except AttributeError:
-                    continue
-            elif name == "__dict__" and type(member) is GetSetDescriptorType:
-                yield from _items(member.__get__(value))
+            has_dict = type(member) is GetSetDescriptorType
+            if not has_dict and type(member) is not MemberDescriptorType:
+                continue
+            if not _is_name(name) or has_dict != (name == "__dict__"):
+                continue
+            try:
+                found = member.__get__(value)
+            except (AttributeError, TypeError):
+                # There is no value, or the member is another class's.
+                continue
+            if has_dict:
+                yield from _items(found)
+            else:
+                yield name, found
 
 
 def _items(dictionary: Any) -> Iterator[tuple[Any, object]]:

@@ -273,8 +273,9 @@ def _stacks() -> list[list[Any]]:
     return [[frame for frame, _ in walk_stack(top)] for top in innermost]
 
 
-# The types of a frame's variables.  Those of a class body, and those that were
-# passed to exec(), can be of the program's own types.
+# The types that f_locals of a frame has by default.  Frames with others are
+# skipped: a class body, or exec(), may have a mapping of the program's own
+# type, whose methods must not run.
 _VARIABLES = {dict, (lambda: type(sys._getframe().f_locals))()}
 
 
@@ -319,7 +320,8 @@ def _scopes(place: Place) -> Iterator[tuple[dict[str, object], str]]:
                 yield variables, "" if frame is there else where
             if type(module) is dict and id(module) not in modules:
                 modules.add(id(module))
-                where = f"module {module.get('__name__')}"
+                title = module.get("__name__")
+                where = f"module {title if type(title) is str else '?'}"
                 yield module, "" if file == filename else where
 
 
@@ -394,8 +396,10 @@ def _missing(
     assert one.stream is not None
     try:
         named = _search(one, two, point)
-    except (MemoryError, RecursionError):
+    except Exception as error:
         # A race without the program's names is better than none.
+        if not isinstance(error, (MemoryError, RecursionError)):
+            _log.warning("the search for a race's names failed", exc_info=True)
         named = _Named({}, None, ChainMap(), "")
     comments: dict[str, list[str]] = {}
     needs_import = False

@@ -254,8 +254,9 @@ class _Run:
         self.operations: list[_Operation] = []
         self.notes: list[tuple[int, int, int, int]] = []
         self.count = self.steps = self.order = self.followed = 0
-        # The Futures of the callables in which a deadlock was raised.
-        self.stuck: list[StreamFuture] = []
+        # The errors of deadlocks, each with the Future of the callable in
+        # which it was raised.
+        self.stuck: list[tuple[StreamFuture, Exception]] = []
         self._failed = self._paused = self._collects = False
 
     @property
@@ -358,38 +359,50 @@ class _Run:
         None.
 
         If fn fails, its variables are freed before the schedule ends, unless
-        `keep` is true.
+        `keep` is true.  If fn does not fail, but a deadlock was lost, returns
+        the exception of the deadlock.
         """
         failure = result = None
-        lost: list[Exception] = []
-        with self:
-            try:
-                result = fn()
-            except Exception as error:
-                failure, self._failed = error, True
-                self.places.complete = True
-                if not keep:
-                    clear_frames(error.__traceback__)
-            _refuse_unstarted(result)
         try:
-            lost = self.take_lost()
-            if failure is None and lost:
-                failure = lost[0]
-                if not keep:
-                    clear_frames(failure.__traceback__)
+            with self:
+                try:
+                    result = fn()
+                except Exception as error:
+                    failure = error
+                else:
+                    failure = self.take_lost()
+                if failure is not None:
+                    self._failed = self.places.complete = True
+                    if not keep:
+                        clear_frames(failure.__traceback__)
+                _refuse_unstarted(result)
+            if failure is None:
+                # Work that was left at the end may have failed.
+                failure = self.take_lost()
+            self.stuck.clear()
             return failure
         finally:
-            # The exception's traceback has this frame, and so these variables:
-            # without `del`, they would be a reference cycle.
-            del failure, lost
+            # The exception's traceback has this frame, and so this variable:
+            # without `del`, it would be a reference cycle.
+            del failure
 
-    def take_lost(self) -> list[Exception]:
-        """Return the exceptions that ended callables in which a deadlock was
-        raised, unless code has retrieved them.  They then count as
-        retrieved."""
-        stuck, self.stuck = self.stuck, []
-        errors = [f._exception for f in stuck if f._unretrieved]
-        return [error for error in errors if isinstance(error, Exception)]
+    def take_lost(self) -> Exception | None:
+        """Return the first exception of a deadlock that has ended a callable
+        and that no code has retrieved.  It then counts as retrieved."""
+        for future, deadlock in self.stuck:
+            error = future._unretrieved
+            if isinstance(error, Exception) and _comes_from(error, deadlock):
+                return future._exception  # type: ignore[return-value]
+        return None
+
+    def note_deadlock(self, future: StreamFuture, error: Exception) -> None:
+        # Forget those that code has retrieved meanwhile.
+        self.stuck = [
+            (f, e)
+            for f, e in self.stuck
+            if not f.done() or f._unretrieved is not None
+        ]
+        self.stuck.append((future, error))
 
     def refuse_stale(self) -> None:
         """Raise ValueError if operations that should be late were not queued,
@@ -413,6 +426,16 @@ class _Run:
                 "replay() expects the name of a schedule of fn for name, but "
                 f"{fault}; explore it again if it has changed"
             )
+
+
+def _comes_from(error: BaseException | None, cause: BaseException) -> bool:
+    """Return whether error is the cause, or was raised while the cause was
+    handled."""
+    seen: set[int] = set()
+    while error is not None and error is not cause and id(error) not in seen:
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return error is cause
 
 
 def _refuse_unstarted(result: object) -> None:
@@ -462,25 +485,23 @@ def _explore_program(name: str) -> None:
 
 
 def _report_lost() -> None:
-    lost = _program.take_lost() if _program is not None else []
-    if not lost:
-        return
-    _C.set_exit_status(1)
-    if sys.stderr is not None:
-        print(
-            "pystreams.schedules: a deadlock did not end the program:",
-            file=sys.stderr,
-        )
-        for error in lost:
+    while _program is not None and (error := _program.take_lost()):
+        _C.set_exit_status(1)
+        if sys.stderr is not None:
+            print(
+                "pystreams.schedules: the error of a deadlock was never "
+                "retrieved:",
+                file=sys.stderr,
+            )
             print_exception(error)
 
 
-def _note_deadlock(future: StreamFuture | None) -> None:
+def _note_deadlock(future: StreamFuture | None, error: Exception) -> None:
     """Called before the error of a deadlock is raised.  future: the Future of
     the callable in which it is raised; None if it is raised elsewhere."""
     run = _inner or _program
     if run is not None and future is not None:
-        run.stuck.append(future)
+        run.note_deadlock(future, error)
 
 
 @contextmanager
@@ -501,8 +522,13 @@ def run(name: str) -> Iterator[None]:
     block = _Run(name, asks="run()")
     with block:
         yield
-    for error in block.take_lost():
-        raise error
+    error = block.take_lost()
+    block.stuck.clear()
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error
 
 
 # ---- Failures
@@ -777,9 +803,10 @@ def replay(fn: Callable[[], _T], name: str, *, races: bool = False) -> _T:
     races.detect().
 
     Raises ValueError if there is no such schedule, if the schedule delays an
-    operation that fn does not queue, or if it chooses what cannot run at that
-    point.  Raises TypeError if name is not a str, or if fn is not callable or
-    is a coroutine function.  Raises RuntimeError as run() does.
+    operation that fn does not queue, or if a choice in its name is not
+    possible when its turn comes.  Raises TypeError if name is not a str, or if
+    fn is not callable or is a coroutine function.  Raises RuntimeError as
+    run() does.
     """
     logged = _Run(name, logged=True, asks="replay()")
     _check_callable("replay()", fn)

@@ -680,12 +680,9 @@ refuse_captured(struct ps_stream *stream, ps_status captured)
                                                  : PS_SUCCESS;
 }
 
-/* If the launch adds a use to graph->launches, *used receives a reference to
- * that block, for ps_block_forget_idle. */
 static ps_status
 launch_locked(struct ps_graph *graph, struct ps_launch *launch,
-              struct ps_stream *stream, struct ps_stream **before,
-              struct ps_block **used, struct ps_stream **full)
+              struct ps_stream *stream, struct ps_stream **full)
 {
     bool added = false;
     /* Launches of one executable run in order.  The first launch of a new
@@ -707,13 +704,13 @@ launch_locked(struct ps_graph *graph, struct ps_launch *launch,
         status = create_launches(graph->device, &graph->launches);
     }
     if (status == PS_SUCCESS && waits) {
-        status = follow_locked(graph, stream, before, full);
+        status = follow_locked(graph, stream, &launch->previous, full);
     }
     if (status == PS_SUCCESS) {
         status = ps_block_use_begin_locked(graph->launches, stream, &added);
     }
     if (added) {
-        *used = ps_block_ref(graph->launches);
+        launch->used = ps_block_ref(graph->launches);
     }
     if (status == PS_SUCCESS) {
         status = queue_launch_locked(graph, launch, stream);
@@ -742,10 +739,8 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
         return unlock(graph, status);
     }
     struct ps_stream *stream = ps_current_stream(currents, graph->device);
-    struct ps_stream *own = NULL, *before = NULL;
-    struct ps_block *used = NULL;
     if (stream->kind == PS_STREAM_CALLERS) {
-        own = ps_thread_stream(graph->device);
+        struct ps_stream *own = ps_thread_stream(graph->device);
         if (own == NULL && launch->stream != NULL &&
             launch->stream->device == graph->device) {
             own = ps_stream_ref(launch->stream);
@@ -757,28 +752,35 @@ ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
              * ending. */
             return unlock(graph, PS_ERROR_GRAPH_CHANGED);
         }
-        stream = own;
+        launch->own = stream = own;
     }
     atomic_store_explicit(&stream->used, true, memory_order_relaxed);
-    status = launch_locked(graph, launch, stream, &before, &used, full);
+    status = launch_locked(graph, launch, stream, full);
     if (status == PS_SUCCESS) {
         graph->fresh = false;
-        set_launched_locked(graph, stream, &before);
+        set_launched_locked(graph, stream, &launch->previous);
     }
     if (*full != NULL) {
         ps_stream_ref(*full);
     }
-    unlock(graph, status);
-    /* Store a failure of the clean-up instead of returning it: the launch was
-     * queued, and the caller must not report it as failed. */
-    struct ps_runtime *runtime = stream->device->runtime;
-    ps_runtime_note_failure(runtime, ps_stream_unref(before));
-    if (used != NULL) {
-        ps_block_forget_idle(used);
-        ps_runtime_note_failure(runtime, ps_block_unref(used));
+    return unlock(graph, status);
+}
+
+/* A failure of the clean-up is stored, because the launch was queued, and the
+ * caller must not report it as failed. */
+void
+ps_launch_end(struct ps_launch *launch)
+{
+    if (launch->previous != NULL) {
+        ps_runtime_note_failure(launch->previous->device->runtime,
+                                ps_stream_unref(launch->previous));
     }
-    ps_stream_unref(own);
-    return status;
+    if (launch->used != NULL) {
+        ps_block_forget_idle(launch->used);
+        ps_runtime_note_failure(launch->used->device->runtime,
+                                ps_block_unref(launch->used));
+    }
+    ps_stream_unref(launch->own);
 }
 
 /* Returns the number by which profilers identify the executable; 0 if there

@@ -190,6 +190,10 @@ struct ps_launch {
     void (*begin)(struct ps_launch *launch, struct ps_stream *stream);
     /* Called after begin() if the launch could not be queued. */
     void (*cancel)(struct ps_launch *launch);
+    /* What ps_launch_end drops; NULL before the launch. */
+    struct ps_stream *previous;
+    struct ps_stream *own;
+    struct ps_block *used;
 };
 
 /* Queue the graph's work on the current stream of the device on which the
@@ -201,6 +205,10 @@ struct ps_launch {
  * stream.  Otherwise *full becomes NULL. */
 ps_status ps_graph_launch(struct ps_graph *graph, struct ps_currents *currents,
                           struct ps_launch *launch, struct ps_stream **full);
+
+/* Drop the references that ps_graph_launch has left in *launch.  May run code
+ * of the program, which owns streams. */
+void ps_launch_end(struct ps_launch *launch);
 
 /* Release everything that the graph holds, and end a capture in progress.
  * Queued launches still run.  May block.  Returns the status of the clean-up.

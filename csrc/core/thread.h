@@ -36,7 +36,7 @@ enum ps_thread_word {
     PS_THREAD_UNAWARE,  /* set while the race detector ignores its calls */
     PS_THREAD_OWN,      /* set in the library's own calls; see ps_own_begin */
     PS_THREAD_LAUNCH,   /* the graph launch that it is making */
-    PS_THREAD_REPORT,   /* where to keep the report of a race; see races.h */
+    PS_THREAD_LATE,     /* what hooks have left for later; see late.h */
     PS_THREAD_TIMELINE, /* its index in the current timeline */
     PS_THREAD_COPY,     /* the name of the copy that it is queueing */
     PS_THREAD_WORDS,

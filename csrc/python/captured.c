@@ -13,6 +13,7 @@
 #include "current.h"
 #include "errors.h"
 #include "future.h"
+#include "late.h"
 #include "races.h"
 #include "stream.h"
 #include "timeline.h"
@@ -504,7 +505,7 @@ replay_create(struct calls *calls, uint64_t number)
 
 ps_status
 launch_calls(struct ps_graph *graph, struct calls *calls, uint64_t number,
-             struct ps_stream *stream, struct late_report *late,
+             struct ps_stream *stream, struct late *late,
              struct ps_stream **full)
 {
     *full = NULL;
@@ -513,22 +514,23 @@ launch_calls(struct ps_graph *graph, struct calls *calls, uint64_t number,
         return PS_RAISED;
     }
     replay->base.stream = stream;
-    bool observed = replay->count > 0 && ps_races_are_on();
-    ps_status status =
-        observed ? ps_thread_set_word(PS_THREAD_LAUNCH, replay) : PS_SUCCESS;
-    if (status == PS_SUCCESS) {
-        status = report_late(late);
+    ps_status status = late_begin(late);
+    if (status == PS_SUCCESS && replay->count > 0 && ps_races_are_on()) {
+        status = ps_thread_set_word(PS_THREAD_LAUNCH, replay);
     }
     if (status == PS_SUCCESS) {
         /* Read the current streams only now: the Python code that ran above
          * may have replaced them. */
         struct ps_currents *currents = currents_in_use();
-        WITHOUT_GIL(status =
-                        ps_graph_launch(graph, currents, &replay->base, full));
-    }
-    report_late_end(late);
-    if (observed) {
+        Py_BEGIN_ALLOW_THREADS
+        status = ps_graph_launch(graph, currents, &replay->base, full);
+        late_end(late);
         ps_thread_set_word(PS_THREAD_LAUNCH, NULL);
+        ps_launch_end(&replay->base);
+        Py_END_ALLOW_THREADS
+    }
+    else {
+        late_end(late);
     }
     replay_destroy(replay, status == PS_SUCCESS);
     return status;

@@ -54,15 +54,15 @@ bool calls_any(struct calls *calls);
 int capture_job(struct job *job);
 void captured_unref(struct captured *captured);
 
-struct late_report;
+struct late;
 
 /* Like ps_graph_launch, but the launch also runs the callables in `calls`.  If
  * `calls` is NULL, `number` becomes ps_launch.number.  Called with the GIL
  * held; releases it while it launches the graph.  The caller must call
- * report_race next. */
+ * late_run next. */
 ps_status launch_calls(struct ps_graph *graph, struct calls *calls,
                        uint64_t number, struct ps_stream *stream,
-                       struct late_report *late, struct ps_stream **full);
+                       struct late *late, struct ps_stream **full);
 
 /* Returns the name of the callable in `calls` that runs at the gate of a graph
  * node; `argument` is that node's ps_graph_node.argument.  Returns None if

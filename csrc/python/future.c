@@ -509,8 +509,9 @@ static PyObject *
 get_unretrieved(PyObject *self, void *Py_UNUSED(closure))
 {
     FutureObject *future = as_future(self);
-    return PyBool_FromLong(is_done(future) &&
-                           atomic_load(&future->unretrieved));
+    return Py_NewRef(is_done(future) && atomic_load(&future->unretrieved)
+                         ? future->exception
+                         : Py_None);
 }
 
 static PyObject *
@@ -544,7 +545,8 @@ static PyGetSetDef future_getters[] = {
     {"_exception", get_exception, NULL, PyDoc_STR("The exception, or None."),
      NULL},
     {"_unretrieved", get_unretrieved, NULL,
-     PyDoc_STR("Whether no code has retrieved the exception yet."), NULL},
+     PyDoc_STR("The exception, if no code has retrieved it yet, or None."),
+     NULL},
     {"_condition", get_condition, NULL,
      PyDoc_STR("A context manager within which _state does not become done."),
      NULL},

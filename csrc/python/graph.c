@@ -15,7 +15,7 @@
 #include "current.h"
 #include "enqueue.h"
 #include "errors.h"
-#include "races.h"
+#include "late.h"
 #include "stream.h"
 
 typedef struct {
@@ -153,6 +153,9 @@ static void
 finish_reset(PyObject *self, const struct ps_graph_end *end)
 {
     note_end(runtime_of(self), end, PS_SUCCESS);
+    if (end->capture) {
+        reference_set(self, &((GraphObject *)self)->handled, NULL);
+    }
     if (end->dropped && atomic_load(&hooked)) {
         run_destroy_hooks(self, end->executable);
     }
@@ -473,8 +476,9 @@ handled_exception(void)
     return value;
 }
 
-/* Returns whether this thread is handling an exception that was raised during
- * the capture, which has ended. */
+/* Forget the exception that was being handled when the capture began, because
+ * the capture has ended.  Returns whether this thread is handling an exception
+ * that was raised during the capture. */
 static bool
 capture_raised(PyObject *self)
 {
@@ -533,6 +537,7 @@ Graph_begin(PyObject *self, PyObject *args)
          * the list and the note existed. */
         calls_end_of(self, number);
         calls_settle(self);
+        reference_set(self, &((GraphObject *)self)->handled, NULL);
         note_end(runtime_of(self),
                  &(struct ps_graph_end){.capture = true, .number = number},
                  PS_SUCCESS);
@@ -584,12 +589,12 @@ Graph_capture_end(PyObject *self, PyObject *Py_UNUSED(ignored))
     WITHOUT_GIL(status = ps_graph_capture_end(graph_of(self), stream, &end));
     stream_release(stream);
     ps_status ended = status;
+    bool raised = end.capture && capture_raised(self);
     if (status == PS_SUCCESS) {
         calls_end_of(self, end.number);
         status = complete(self, end.order);
     }
     calls_settle(self);
-    bool raised = end.capture && capture_raised(self);
     if (status == PS_SUCCESS && end.operations == 0 && !raised &&
         PyErr_WarnEx(PyExc_UserWarning,
                      "The CUDA Graph is empty. This usually means that the "
@@ -656,7 +661,7 @@ has_changed(ps_status *status)
 static ps_status
 launch(PyObject *self)
 {
-    struct late_report late = {0};
+    struct late late = {0};
     struct ps_stream *full;
     ps_status status;
     bool again;
@@ -669,7 +674,8 @@ launch(PyObject *self)
              * ps_graph_launch does not create it. */
             stream = current_stream_of(device);
             if (stream == NULL) {
-                return PS_RAISED;
+                status = PS_RAISED;
+                break;
             }
         }
         uint64_t number;
@@ -678,11 +684,12 @@ launch(PyObject *self)
             launch_calls(graph_of(self), calls, number, stream, &late, &full);
         calls_unref(calls);
         stream_release(stream);
-        again = report_race(&late, &status) ||
+        again = late_run(&late, &status) ||
                 (full != NULL && has_room_again(full, &status)) ||
                 has_changed(&status);
         stream_release(full);
     } while (again);
+    late_free(&late);
     return status;
 }
 
@@ -1067,7 +1074,7 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         "add_child", 1, 2, {"child", "stream"}};
     PyObject *given[2] = {NULL, NULL};
     struct stream_use use;
-    struct late_report late = {0};
+    struct late late = {0};
     uint64_t number;
     ps_status status;
     if (parse_arguments(&signature, args, nargs, kwnames, given) < 0 ||
@@ -1078,17 +1085,18 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
     }
     do {
         if (number_without_calls(given[0], "add_child", &number) < 0) {
-            stream_use_end(&use);
-            return NULL;
+            status = PS_RAISED;
+            break;
         }
-        status = report_late(&late);
+        status = late_begin(&late);
         if (status == PS_SUCCESS) {
             WITHOUT_GIL(status = ps_graph_add_child(graph_of(self),
                                                     graph_of(given[0]), number,
                                                     use.stream));
-            report_late_end(&late);
+            late_end(&late);
         }
-    } while (report_race(&late, &status) || has_changed(&status));
+    } while (late_run(&late, &status) || has_changed(&status));
+    late_free(&late);
     if (status == PS_ERROR_CAPTURE_INVALIDATED) {
         /* Pass the stream to raise_on_stream, because it tells which capture
          * is invalid. */

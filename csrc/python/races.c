@@ -17,6 +17,7 @@
 #include "errors.h"
 #include "event.h"
 #include "future.h"
+#include "late.h"
 #include "places.h"
 #include "schedules.h"
 #include "stream.h"
@@ -66,27 +67,6 @@ struct description {
     char operation[32];
 };
 
-/* Called before objects are allocated in a hook.  Before CPython 3.12, an
- * allocation may run the garbage collector, and so code of the program, which
- * must not run while reports wait.  Returns whether the collector was on. */
-static bool
-pause_collector(void)
-{
-#if PY_VERSION_HEX < 0x030C0000
-    return ps_thread_word(PS_THREAD_REPORT) != NULL && PyGC_Disable() != 0;
-#else
-    return false;
-#endif
-}
-
-static void
-resume_collector(bool was_on)
-{
-    if (was_on) {
-        PyGC_Enable();
-    }
-}
-
 static struct ps_description *
 describe(const char *operation, bool inside)
 {
@@ -94,21 +74,19 @@ describe(const char *operation, bool inside)
     if (description == NULL) {
         return NULL;
     }
-    PyGILState_STATE gil = PyGILState_Ensure();
+    struct hook hook = hook_begin();
     atomic_init(&description->base.refs, 1);
     strncpy(description->operation, operation,
             sizeof(description->operation) - 1);
     description->thread = PyThread_get_thread_ident();
     description->inside = inside;
-    bool collects = pause_collector();
     struct saved_exception saved = exception_save();
     description->code = find_place(&description->instruction);
     description->submitted = inside ? callable_place() : NULL;
     /* If memory runs out, a place is missing from the description. */
     PyErr_Clear();
     exception_restore(saved);
-    resume_collector(collects);
-    PyGILState_Release(gil);
+    hook_end(hook);
     return &description->base;
 }
 
@@ -157,10 +135,8 @@ operation_of(const struct ps_operation *operation)
                          d->submitted != NULL ? d->submitted : Py_None);
 }
 
-/* Call _report() in races.py.  Steals the reference to the arguments, which
- * are NULL if an exception was raised. */
-static ps_status
-call_report(PyObject *arguments)
+ps_status
+races_report(PyObject *arguments)
 {
     PyObject *function = reference_get(variables_owner(), &report);
     PyObject *result = NULL;
@@ -169,9 +145,7 @@ call_report(PyObject *arguments)
     }
     Py_XDECREF(function);
     Py_XDECREF(arguments);
-    ps_status status = result != NULL ? PS_SUCCESS : PS_RAISED;
-    Py_XDECREF(result);
-    return status;
+    return drop_result(result) == 0 ? PS_SUCCESS : PS_RAISED;
 }
 
 /* Returns the arguments of _report() in races.py; NULL with an exception. */
@@ -199,57 +173,19 @@ report_arguments(const struct ps_race *race)
 static ps_status
 found(const struct ps_race *race)
 {
-    struct late_report *late = ps_thread_word(PS_THREAD_REPORT);
-    if (late != NULL && late->found++ < late->reported) {
-        return PS_SUCCESS;
+    struct hook hook = hook_begin();
+    ps_status status = PS_SUCCESS;
+    if (hook.late == NULL || !late_knows(hook.late, race)) {
+        struct saved_exception saved = exception_save();
+        PyObject *arguments = report_arguments(race);
+        status = hook.late != NULL ? late_report(hook.late, race, arguments)
+                                   : races_report(arguments);
+        if (!PyErr_Occurred()) {
+            exception_restore(saved);
+        }
     }
-    PyGILState_STATE gil = PyGILState_Ensure();
-    struct saved_exception saved = exception_save();
-    bool collects = pause_collector();
-    PyObject *arguments = report_arguments(race);
-    resume_collector(collects);
-    bool waits = late != NULL && arguments != NULL;
-    ps_status status = PS_RAISED;
-    if (waits) {
-        late->arguments = arguments;
-    }
-    else {
-        status = call_report(arguments);
-    }
-    if (waits || status == PS_SUCCESS) {
-        exception_restore(saved);
-    }
-    PyGILState_Release(gil);
+    hook_end(hook);
     return status;
-}
-
-ps_status
-report_late(struct late_report *late)
-{
-    late->found = 0;
-    return ps_races_are_on() ? ps_thread_set_word(PS_THREAD_REPORT, late)
-                             : PS_SUCCESS;
-}
-
-void
-report_late_end(struct late_report *late)
-{
-    if (ps_thread_word(PS_THREAD_REPORT) == late) {
-        ps_thread_set_word(PS_THREAD_REPORT, NULL);
-    }
-}
-
-bool
-report_race(struct late_report *late, ps_status *status)
-{
-    PyObject *arguments = late->arguments;
-    late->arguments = NULL;
-    if (arguments == NULL) {
-        return false;
-    }
-    late->reported++;
-    *status = call_report(arguments);
-    return *status == PS_SUCCESS;
 }
 
 /* ---- Redundant waits ---- */

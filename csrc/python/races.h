@@ -35,35 +35,10 @@ void event_reached(struct ps_event *event);
  * stream has no name or no longer exists; NULL with an exception. */
 PyObject *name_of_actor(const struct ps_actor_name *actor);
 
-/* The report of a race that a call into core finds while it holds a mutex.  A
- * report runs code of the program, so it must wait.  Use it like this:
- *
- *     struct late_report late = {0};
- *     do {
- *         status = report_late(&late);
- *         if (status == PS_SUCCESS) {
- *             WITHOUT_GIL(status = the call);
- *             report_late_end(&late);
- *         }
- *     } while (report_race(&late, &status));
- *
- * A call that finds a race fails.  If the report raises no exception, the call
- * is made again, and finds the next race. */
-struct late_report {
-    PyObject *arguments; /* of the report; NULL if there is none */
-    /* How many of the races that each call finds were reported, and how many
-     * races the present call has found. */
-    int reported, found;
-};
-
-/* Between report_late and report_late_end, the reports of this thread wait, so
- * no code of the program may run. */
-ps_status report_late(struct late_report *late);
-void report_late_end(struct late_report *late);
-
-/* Returns whether a race was reported, so that the call must be made again.
- * If the report raises an exception, *status becomes PS_RAISED. */
-bool report_race(struct late_report *late, ps_status *status);
+/* Call _report() in races.py.  Takes over the reference to the arguments,
+ * which are NULL if an exception was raised.  Returns PS_SUCCESS or
+ * PS_RAISED. */
+ps_status races_report(PyObject *arguments);
 
 /* Tell the race detector about a call that a trace point of core reports; see
  * trace_races. */

@@ -10,6 +10,7 @@
 #include "buffer.h"
 #include "errors.h"
 #include "explain.h"
+#include "late.h"
 #include "races.h"
 #include "stream.h"
 #include "submit.h"
@@ -42,6 +43,18 @@ name_of(int device_type, int index, ps_handle stream)
                           : Py_NewRef(Py_None);
 }
 
+void
+schedules_note(PyObject *arguments)
+{
+    PyObject *function = reference_get(variables_owner(), &queued_function);
+    if (function != NULL &&
+        (arguments == NULL ||
+         drop_result(PyObject_CallObject(function, arguments)) < 0)) {
+        report_unless_interrupt(function);
+    }
+    Py_XDECREF(function);
+}
+
 static void
 queued(uint64_t first, uint64_t last, int device_type, int device,
        ps_handle stream)
@@ -49,20 +62,26 @@ queued(uint64_t first, uint64_t last, int device_type, int device,
     if (is_finalizing()) {
         return;
     }
-    PyGILState_STATE gil = PyGILState_Ensure();
+    struct hook hook = hook_begin();
     struct saved_exception saved = exception_save();
-    PyObject *function = reference_get(variables_owner(), &queued_function);
-    if (function != NULL) {
-        if (drop_result(PyObject_CallFunction(
-                function, "KKiKN", (unsigned long long)first,
-                (unsigned long long)last, device, (unsigned long long)stream,
-                name_of(device_type, device, stream))) < 0) {
-            report_unless_interrupt(function);
-        }
-        Py_DECREF(function);
+    PyObject *arguments = Py_BuildValue(
+        "(KKiKN)", (unsigned long long)first, (unsigned long long)last, device,
+        (unsigned long long)stream, name_of(device_type, device, stream));
+    if (hook.late == NULL) {
+        schedules_note(arguments);
     }
+    else {
+        if (hook.late->notes == NULL) {
+            hook.late->notes = PyList_New(0);
+        }
+        if (arguments == NULL || hook.late->notes == NULL ||
+            PyList_Append(hook.late->notes, arguments) < 0) {
+            PyErr_WriteUnraisable(NULL);
+        }
+    }
+    Py_XDECREF(arguments);
     exception_restore(saved);
-    PyGILState_Release(gil);
+    hook_end(hook);
 }
 
 /* ---- Waits ---- */
@@ -72,12 +91,19 @@ raise_deadlock(const char *operation, const struct work *work,
                PyObject *object)
 {
     PyObject *text = explanation_of("explain_deadlock", work, object);
-    if (text != NULL &&
-        drop_result(import_call("pystreams.schedules", "_note_deadlock", "(N)",
-                                callable_future())) == 0) {
-        PyErr_Format(PyExc_RuntimeError, "%s: the wait can never end\n%U",
-                     operation, text);
+    PyObject *error = NULL;
+    if (text != NULL) {
+        error = PyObject_CallFunction(
+            PyExc_RuntimeError, "N",
+            PyUnicode_FromFormat("%s: the wait can never end\n%U", operation,
+                                 text));
     }
+    if (error != NULL &&
+        drop_result(import_call("pystreams.schedules", "_note_deadlock",
+                                "(NO)", callable_future(), error)) == 0) {
+        PyErr_SetObject(PyExc_RuntimeError, error);
+    }
+    Py_XDECREF(error);
     Py_XDECREF(text);
     return NULL;
 }

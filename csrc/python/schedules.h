@@ -11,6 +11,10 @@
 #include "module.h"
 #include "wait.h"
 
+/* Call the function in schedules.py that notes queued operations.  An
+ * exception is reported, not raised. */
+void schedules_note(PyObject *arguments);
+
 /* Call this after a query has found that work is pending.  The program may be
  * polling in a loop, so this lets the schedule run some work.  Releases the
  * GIL. */

@@ -21,6 +21,7 @@
 #include "backends.h"
 #include "errors.h"
 #include "future.h"
+#include "late.h"
 #include "places.h"
 #include "races.h"
 #include "stream.h"
@@ -194,10 +195,10 @@ known_thread(void)
 static void
 origin(struct ps_slice *slice)
 {
-    PyGILState_STATE gil = PyGILState_Ensure();
+    struct hook hook = hook_begin();
     slice->thread = thread_index();
     slice->place = (uint32_t)(place_number() + 1);
-    PyGILState_Release(gil);
+    hook_end(hook);
     const char *name =
         slice->kind == PS_SLICE_COPY ? ps_thread_word(PS_THREAD_COPY) : NULL;
     uint32_t number = name != NULL ? ps_name_number(name) : 0;
@@ -245,7 +246,7 @@ stream_pair(const struct ps_actor_name *stream)
 static void
 stream_seen(const struct ps_actor_name *stream, uint32_t index)
 {
-    PyGILState_STATE gil = PyGILState_Ensure();
+    struct hook hook = hook_begin();
     struct saved_exception saved = exception_save();
     PyObject *pair = stream_pair(stream);
     Py_BEGIN_CRITICAL_SECTION(variables_owner());
@@ -261,7 +262,7 @@ stream_seen(const struct ps_actor_name *stream, uint32_t index)
     Py_XDECREF(pair);
     PyErr_Clear();
     exception_restore(saved);
-    PyGILState_Release(gil);
+    hook_end(hook);
 }
 
 static bool

@@ -229,6 +229,24 @@ def test_an_empty_capture_that_began_while_an_exception_was_handled(
     assert not recwarn
 
 
+def test_a_dropped_capture_keeps_no_exception(stream, graph):
+    class Error(Exception):
+        """Unlike those of C, has weak references."""
+
+    def begin():
+        try:
+            raise Error
+        except Error as error:
+            graph.capture_begin(capture_error_mode="relaxed")
+            return weakref.ref(error)
+
+    with stream:
+        error = begin()
+        graph.reset()
+    gc.collect()
+    assert error() is None
+
+
 def test_an_empty_capture_that_has_raised_is_not_warned_of(
     stream, graph, recwarn
 ):

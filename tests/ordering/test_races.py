@@ -929,11 +929,15 @@ def test_a_search_for_names_runs_no_code_of_the_program(two, found):
     strange = Meta("Strange", (), {})()
     shapeless = type("Shapeless", (), {})()
     type(shapeless).__module__ = strange
+    slots = type("Slots", (), {"__slots__": ("slot",)})
+    borrows = type("Borrows", (), {"slot": slots.slot})()
     code = "memory.fill_(1, stream=a)\nmemory.fill_(2, stream=b)"
-    exec(code, {}, Namespace({"memory": memory, "a": a, "b": b}))
+    variables = Namespace({"memory": memory, "a": a, "b": b})
+    exec(code, {"__name__": strange}, variables)
     (race,) = found
     function = "test_a_search_for_names_runs_no_code_of_the_program()"
     line = sys._getframe().f_lineno - 3
+    del borrows
     assert race.missing == (
         f"# b, a: in {function}, test_races.py:{line}\nb.wait_stream(a)"
     )

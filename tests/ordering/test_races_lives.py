@@ -582,6 +582,61 @@ def test_reports_of_a_launch_may_use_its_graph(three):
     assert {address for _, address in reports} == {x.data_ptr(), y.data_ptr()}
 
 
+def test_a_report_of_a_launch_that_orders_another_race(three):
+    """The race that is no race any more when the launch is made again is not
+    mistaken for the one that was reported."""
+    backend, a, b, c, x = (
+        three.backend,
+        three.a,
+        three.b,
+        three.c,
+        three.x,
+    )
+    y, graph, reports = backend.empty(SIZE), Graph(backend.type), []
+
+    def report(race):
+        reports.append(race.address)
+        (c if race.address == y.data_ptr() else a).synchronize()
+
+    with races.detect(report):
+        with Capture(graph, b):
+            x.fill_(1, stream=b)
+            y.fill_(1, stream=b)
+        x.fill_(2, stream=a)
+        y.fill_(2, stream=c)
+        replay(graph, b)
+    assert set(reports) == {x.data_ptr(), y.data_ptr()}
+
+
+def test_an_owner_that_races_when_a_launch_drops_its_stream(cuda):
+    """Its error is its own: the launch is made once."""
+    first, second, third = (cuda.stream() for _ in range(3))
+    x, graph, ran, errors = cuda.empty(SIZE), Graph(cuda.type), [], []
+
+    class Owner:
+        __cuda_stream__ = (0, first.native_handle)
+
+        def __del__(self):
+            try:
+                x.fill_(2, stream=third)
+            except Exception as error:
+                errors.append(error)
+
+    with Capture(graph, first):
+        first.submit(ran.append, 1)
+    with cuda.hold(first):
+        replay(graph, pystreams.ExternalStream(Owner(), cuda.device()))
+        replay(graph, second)
+    cuda.synchronize()
+    with races.detect():
+        x.fill_(1, stream=second)
+        replay(graph, third)
+        (error,) = errors
+        assert isinstance(error, races.RaceError)
+        cuda.synchronize()
+    assert ran == [1, 1, 1]
+
+
 def test_garbage_of_a_launch_may_use_its_graph(three):
     """Before CPython 3.12, any allocation may collect garbage."""
     backend, a, b, x = three.backend, three.a, three.b, three.x

@@ -534,6 +534,51 @@ def test_a_deadlock_that_its_callable_handles(engine):
     assert len(seen) == 10
 
 
+@pytest.mark.parametrize("call", [replayed_late, run_late])
+def test_a_deadlock_of_a_program_that_fails_later(engine, call, caplog):
+    """The failure is raised, and the deadlock is logged."""
+
+    def fail(futures):
+        raise AssertionError(len(futures))
+
+    with pytest.raises(AssertionError):
+        call(ring(engine, fail))
+    gc.collect()
+    (record,) = {record.getMessage() for record in caplog.records}
+    assert "never retrieved" in record
+
+
+@pytest.mark.parametrize("handled", [False, True], ids=["lost", "handled"])
+def test_a_callable_that_raises_another_error_after_a_deadlock(
+    engine, handled, caplog
+):
+    """Unless the callable has handled the deadlock, the other error tells of
+    it."""
+
+    def work(waited):
+        try:
+            waited.synchronize()
+        except RuntimeError:
+            if not handled:
+                raise KeyError("inner") from None
+        raise KeyError("outer")
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        one.submit(work, other)
+        other.submit(work, one)
+        one.synchronize()
+        other.synchronize()
+
+    if handled:
+        schedules.replay(fn, "late")
+        gc.collect()
+        assert "outer" in caplog.text
+    else:
+        with pytest.raises(KeyError, match="inner"):
+            schedules.replay(fn, "late")
+
+
 def test_a_deadlock_after_the_function(engine):
     """The deadlock occurs in work that remains when fn returns."""
 

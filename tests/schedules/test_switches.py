@@ -57,7 +57,7 @@ other.synchronize()
 {end}
 print("end")
 """
-LOST = "pystreams.schedules: a deadlock did not end the program:"
+LOST = "pystreams.schedules: the error of a deadlock was never retrieved:"
 
 
 @pytest.mark.parametrize("name", ["late", "all"])

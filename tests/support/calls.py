@@ -238,7 +238,7 @@ def future_result(world):
 
 def future_state(world):
     future = world.other.submit(int)
-    return lambda: (future.running(), future.done())
+    return lambda: (future.running(), future.done(), future._unretrieved)
 
 
 def submit_keywords(world):
@@ -950,7 +950,7 @@ CASES = {
     "FutureBase.add_done_callback": future_callbacks,
     "FutureBase.cancel FutureBase.cancelled": future_cancel,
     "FutureBase.result FutureBase.exception": future_result,
-    "FutureBase.running FutureBase.done": future_state,
+    "FutureBase.running FutureBase.done FutureBase._unretrieved": future_state,
     "Stream.submit": submit,
     "Stream.submit (keywords)": submit_keywords,
     "Stream.submit (captured)": submit_captured,
