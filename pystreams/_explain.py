@@ -406,8 +406,8 @@ def explain_timeout(target: tuple[Any, ...]) -> str:
 def explain_deadlock(target: tuple[Any, ...]) -> str:
     """Return the end of the message of a deadlock that a schedule has
     found."""
-    # Do not wait to see whether a ring persists, as _surely() does: the
-    # schedule knows that it does, and other threads may break it meanwhile.
+    # Do not look again later, as _surely() does: the schedule knows that this
+    # is a deadlock, and by then the error in another thread may have ended it.
     explanation = _Explanation(_FEW, scheduled=True)
     text = explanation.subject(target)
     return f"{explanation.deadlock() or 'deadlock'}; {text}"

@@ -55,6 +55,7 @@ def tracks(
                     track.unfinished += 1
                 else:
                     track.add(begin, end)
+        edges = [min(edges), max(edges)] if edges else []
     return devices, threads, _chart.extent(edges, timeline.duration)
 
 

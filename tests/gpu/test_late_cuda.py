@@ -795,6 +795,7 @@ def test_nodes_of_graphs(run):
         + """
 import json, os
 os.environ["LATE_CUPTI"] = "graph"
+cycles.value = 1900 * 10_000
 with timeline.record() as t:
     launch(stream.native_handle)
     block.fill_(1, stream=stream)
