@@ -78,6 +78,43 @@ def test_a_deadlock_in_a_whole_program(run_python, name, end, status):
     assert (LOST in done.stderr) == (status == 1)
 
 
+SIGNALS = """
+import signal
+import pystreams
+from pystreams import accelerator, schedules
+
+graphs, handled = [], []
+
+def use(*signal):
+    for graph in graphs:
+        handled.append(graph.pool())
+
+def fn():
+    stream, memory = pystreams.Stream(), pystreams.empty(64)
+    graph = accelerator.Graph()
+    with stream, graph:
+        memory.fill_(1)
+    graphs[:] = [graph]
+    with stream:
+        for _ in range(200):
+            graph.replay()
+    stream.synchronize()
+
+signal.signal(signal.SIGALRM, use)
+signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+for _ in range(20):
+    schedules.replay(fn, "early")
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(len(handled) > 0)
+"""
+
+
+def test_a_signal_handler_may_use_a_graph_that_is_launched(run_python):
+    """replay() notes where each launch was queued, for a report."""
+    done = run_python(SIGNALS)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 FORKED = """
 import gc, os, sys
 from pystreams import _C, Buffer, Stream, schedules
