@@ -235,13 +235,13 @@ def test_waits_of_threads(two):
     """Each wait says what the thread waited for."""
     backend = two.backend
     with timeline.record() as t:
-        backend.sleep(two.a, 5)
+        backend.sleep(two.a, 50)
         two.a.synchronize()
-        backend.sleep(two.a, 5)
+        backend.sleep(two.a, 50)
         two.a.record_event().synchronize()
-        backend.sleep(two.b, 5)
+        backend.sleep(two.b, 50)
         backend.synchronize()
-        two.a.submit(time.sleep, 0.005).result(LONG)
+        two.a.submit(time.sleep, 0.05).result(LONG)
     rows = t.rows
     waits = of_kind(t, "synchronize")
     ends = [rows[row[SOURCE]][END] for row in waits]
