@@ -406,8 +406,9 @@ def explain_timeout(target: tuple[Any, ...]) -> str:
 def explain_deadlock(target: tuple[Any, ...]) -> str:
     """Return the end of the message of a deadlock that a schedule has
     found."""
-    # Do not look again later, as _surely() does: the schedule knows that this
-    # is a deadlock, and by then the error in another thread may have ended it.
+    # Do not look a second time, as _surely() does.  The schedule knows that
+    # this is a deadlock, and the deadlock may be over by then: its error,
+    # raised in another thread, may have broken the ring.
     explanation = _Explanation(_FEW, scheduled=True)
     text = explanation.subject(target)
     return f"{explanation.deadlock() or 'deadlock'}; {text}"

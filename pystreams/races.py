@@ -396,10 +396,8 @@ def _missing(
     assert one.stream is not None
     try:
         named = _search(one, two, point)
-    except Exception as error:
+    except (MemoryError, RecursionError):
         # A race without the program's names is better than none.
-        if not isinstance(error, (MemoryError, RecursionError)):
-            _log.warning("the search for a race's names failed", exc_info=True)
         named = _Named({}, None, ChainMap(), "")
     comments: dict[str, list[str]] = {}
     needs_import = False

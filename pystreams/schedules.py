@@ -254,9 +254,8 @@ class _Run:
         self.operations: list[_Operation] = []
         self.notes: list[tuple[int, int, int, int]] = []
         self.count = self.steps = self.order = self.followed = 0
-        # The errors of deadlocks, each with the Future of the callable in
-        # which it was raised.
-        self.stuck: list[tuple[StreamFuture, Exception]] = []
+        # The Futures of callables that a deadlock's error has ended.
+        self.stuck: list[StreamFuture] = []
         self._failed = self._paused = self._collects = False
 
     @property
@@ -368,41 +367,35 @@ class _Run:
                 try:
                     result = fn()
                 except Exception as error:
-                    failure = error
-                else:
-                    failure = self.take_lost()
-                if failure is not None:
-                    self._failed = self.places.complete = True
+                    failure, self._failed = error, True
+                    self.places.complete = True
                     if not keep:
-                        clear_frames(failure.__traceback__)
+                        clear_frames(error.__traceback__)
                 _refuse_unstarted(result)
             if failure is None:
-                # Work that was left at the end may have failed.
                 failure = self.take_lost()
-            self.stuck.clear()
+                if failure is not None and not keep:
+                    clear_frames(failure.__traceback__)
             return failure
         finally:
+            self.stuck.clear()
             # The exception's traceback has this frame, and so this variable:
             # without `del`, it would be a reference cycle.
             del failure
 
     def take_lost(self) -> Exception | None:
-        """Return the first exception of a deadlock that has ended a callable
-        and that no code has retrieved.  It then counts as retrieved."""
-        for future, deadlock in self.stuck:
-            error = future._unretrieved
-            if isinstance(error, Exception) and _comes_from(error, deadlock):
+        """Return the first unretrieved exception that has ended a callable
+        because of a deadlock, or None.  It then counts as retrieved."""
+        for future in self.stuck:
+            if isinstance(future._unretrieved, Exception):
                 return future._exception  # type: ignore[return-value]
         return None
 
-    def note_deadlock(self, future: StreamFuture, error: Exception) -> None:
-        # Forget those that code has retrieved meanwhile.
-        self.stuck = [
-            (f, e)
-            for f, e in self.stuck
-            if not f.done() or f._unretrieved is not None
-        ]
-        self.stuck.append((future, error))
+    def note_failed(self, future: StreamFuture) -> None:
+        # Forget those whose exceptions code has retrieved meanwhile.
+        self.stuck = [f for f in self.stuck if f._unretrieved is not None]
+        if _comes_from_deadlock(future._unretrieved):
+            self.stuck.append(future)
 
     def refuse_stale(self) -> None:
         """Raise ValueError if operations that should be late were not queued,
@@ -428,14 +421,20 @@ class _Run:
             )
 
 
-def _comes_from(error: BaseException | None, cause: BaseException) -> bool:
-    """Return whether error is the cause, or was raised while the cause was
-    handled."""
-    seen: set[int] = set()
-    while error is not None and error is not cause and id(error) not in seen:
+def _comes_from_deadlock(error: BaseException | None) -> bool:
+    """Return whether the error is that of a deadlock, or has one as its cause,
+    its context or a part."""
+    errors, seen = [error], set()
+    while errors:
+        error = errors.pop()
+        if error is None or id(error) in seen:
+            continue
+        if getattr(error, "_is_deadlock", False) is True:
+            return True
         seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return error is cause
+        errors += [error.__cause__, error.__context__]
+        errors += getattr(error, "exceptions", ())
+    return False
 
 
 def _refuse_unstarted(result: object) -> None:
@@ -485,7 +484,10 @@ def _explore_program(name: str) -> None:
 
 
 def _report_lost() -> None:
-    while _program is not None and (error := _program.take_lost()):
+    while _program is not None:
+        error = _program.take_lost()
+        if error is None:
+            break
         _C.set_exit_status(1)
         if sys.stderr is not None:
             print(
@@ -496,12 +498,11 @@ def _report_lost() -> None:
             print_exception(error)
 
 
-def _note_deadlock(future: StreamFuture | None, error: Exception) -> None:
-    """Called before the error of a deadlock is raised.  future: the Future of
-    the callable in which it is raised; None if it is raised elsewhere."""
+def _note_failed(future: StreamFuture) -> None:
+    """Called when an exception has ended a callable."""
     run = _inner or _program
-    if run is not None and future is not None:
-        run.note_deadlock(future, error)
+    if run is not None:
+        run.note_failed(future)
 
 
 @contextmanager

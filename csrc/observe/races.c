@@ -1083,6 +1083,7 @@ look(const struct actual *actual, struct ps_race *race,
         return false;
     }
     race->nbytes -= race->begin;
+    race->access = actual->access;
     bool earlier = entry->turn < actual->turn ||
                    (actual->late && entry->queued_by == actual->turn);
     struct ps_operation *theirs = earlier ? &race->first : &race->second;

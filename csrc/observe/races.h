@@ -59,6 +59,9 @@ struct ps_operation {
  * is an operation of a stream. */
 struct ps_race {
     struct ps_operation first, second;
+    /* The access that was being checked.  Each access of a call is reported at
+     * most once. */
+    const struct ps_access *access;
     uintptr_t begin; /* the range that both operations access */
     size_t nbytes;
     /* Whether the memory was freed before the first operation had

@@ -509,9 +509,10 @@ static PyObject *
 get_unretrieved(PyObject *self, void *Py_UNUSED(closure))
 {
     FutureObject *future = as_future(self);
-    return Py_NewRef(is_done(future) && atomic_load(&future->unretrieved)
-                         ? future->exception
-                         : Py_None);
+    PyObject *exception = is_done(future) && atomic_load(&future->unretrieved)
+                              ? future->exception
+                              : NULL;
+    return Py_NewRef(exception != NULL ? exception : Py_None);
 }
 
 static PyObject *

@@ -10,14 +10,6 @@
 #include "races.h"
 #include "schedules.h"
 
-/* Identifies the first operation of a race, and the memory.  The second
- * operation is that of the call. */
-struct reported {
-    int actor;
-    uint64_t number;
-    uintptr_t begin;
-};
-
 ps_status
 late_begin(struct late *late)
 {
@@ -35,11 +27,20 @@ bool
 late_run(struct late *late, ps_status *status)
 {
     PyObject *notes = late->notes, *arguments = late->report;
+    struct ps_description *forgotten = late->forgotten;
     late->notes = late->report = NULL;
+    late->forgotten = NULL;
+    struct saved_exception saved = exception_save();
+    while (forgotten != NULL) {
+        struct ps_description *next = forgotten->next;
+        races_forget(forgotten);
+        forgotten = next;
+    }
     for (Py_ssize_t i = 0; notes != NULL && i < PyList_GET_SIZE(notes); i++) {
         schedules_note(PyList_GET_ITEM(notes, i));
     }
     Py_XDECREF(notes);
+    exception_restore(saved);
     if (arguments == NULL) {
         return false;
     }
@@ -61,9 +62,10 @@ bool
 late_knows(const struct late *late, const struct ps_race *race)
 {
     for (size_t i = 0; i < late->count; i++) {
-        const struct reported *known = &late->reported[i];
-        if (known->actor == race->actor && known->number == race->number &&
-            known->begin == race->begin) {
+        const struct ps_access *known = &late->reported[i];
+        if (known->begin == race->access->begin &&
+            known->nbytes == race->access->nbytes &&
+            known->writes == race->access->writes) {
             return true;
         }
     }
@@ -74,7 +76,7 @@ ps_status
 late_report(struct late *late, const struct ps_race *race, PyObject *arguments)
 {
     size_t count = late->count;
-    struct reported *grown =
+    struct ps_access *grown =
         arguments != NULL
             ? realloc(late->reported, (count + 1) * sizeof(*grown))
             : NULL;
@@ -86,8 +88,7 @@ late_report(struct late *late, const struct ps_race *race, PyObject *arguments)
         return PS_RAISED;
     }
     late->reported = grown;
-    late->reported[late->count++] =
-        (struct reported){race->actor, race->number, race->begin};
+    late->reported[late->count++] = *race->access;
     late->report = arguments;
     return PS_RAISED;
 }

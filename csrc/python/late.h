@@ -10,6 +10,8 @@
 
 #include "module.h"
 
+struct ps_access;
+struct ps_description;
 struct ps_race;
 
 /* Use it like this:
@@ -30,9 +32,13 @@ struct late {
     PyObject *report;
     /* A list of the arguments of schedules_note; NULL if there are none. */
     PyObject *notes;
-    /* The races that were reported.  They do not make the next call fail. */
-    struct reported *reported;
+    /* The accesses of the call that were reported.  If the call is made again,
+     * they do not make it fail. */
+    struct ps_access *reported;
     size_t count;
+    /* Descriptions of operations that are to be freed; see
+     * ps_description.next. */
+    struct ps_description *forgotten;
 };
 
 /* Between late_begin and late_end, no code of the program may run on this
@@ -40,14 +46,15 @@ struct late {
 ps_status late_begin(struct late *late);
 void late_end(struct late *late);
 
-/* Run what was left.  Returns true if the call must be made again, because it
- * failed only so that a race could be reported.  If the report raises an
- * exception, *status becomes PS_RAISED. */
+/* Run the notes, then the report.  Returns true if the call has failed only
+ * because of the race that was reported: then the call must be made again.  If
+ * the report raises an exception, *status becomes PS_RAISED. */
 bool late_run(struct late *late, ps_status *status);
 
 void late_free(struct late *late);
 
-/* Returns whether the race was reported after an earlier call. */
+/* Returns whether a race of the same access was reported after an earlier
+ * call. */
 bool late_knows(const struct late *late, const struct ps_race *race);
 
 /* Leave the report of the race for later; `arguments` is NULL with an

@@ -90,8 +90,8 @@ describe(const char *operation, bool inside)
     return &description->base;
 }
 
-static void
-forget(struct ps_description *base)
+void
+races_forget(struct ps_description *base)
 {
     struct description *description = (struct description *)base;
     if (!is_finalizing()) {
@@ -101,6 +101,20 @@ forget(struct ps_description *base)
         PyGILState_Release(gil);
     }
     free(description);
+}
+
+static void
+forget(struct ps_description *description)
+{
+    struct late *late = ps_thread_word(PS_THREAD_LATE);
+    if (late == NULL) {
+        races_forget(description);
+    }
+    else {
+        /* Code objects may have weak references with callbacks. */
+        description->next = late->forgotten;
+        late->forgotten = description;
+    }
 }
 
 PyObject *

@@ -40,6 +40,9 @@ PyObject *name_of_actor(const struct ps_actor_name *actor);
  * PS_RAISED. */
 ps_status races_report(PyObject *arguments);
 
+/* Free a description that core has no references to. */
+void races_forget(struct ps_description *description);
+
 /* Tell the race detector about a call that a trace point of core reports; see
  * trace_races. */
 void races_trace(enum ps_trace_kind kind, struct ps_device *device,

@@ -76,7 +76,9 @@ queued(uint64_t first, uint64_t last, int device_type, int device,
         }
         if (arguments == NULL || hook.late->notes == NULL ||
             PyList_Append(hook.late->notes, arguments) < 0) {
-            PyErr_WriteUnraisable(NULL);
+            /* If memory runs out, a report does not say where the operation
+             * was queued. */
+            PyErr_Clear();
         }
     }
     Py_XDECREF(arguments);
@@ -99,8 +101,7 @@ raise_deadlock(const char *operation, const struct work *work,
                                  text));
     }
     if (error != NULL &&
-        drop_result(import_call("pystreams.schedules", "_note_deadlock",
-                                "(NO)", callable_future(), error)) == 0) {
+        PyObject_SetAttrString(error, "_is_deadlock", Py_True) == 0) {
         PyErr_SetObject(PyExc_RuntimeError, error);
     }
     Py_XDECREF(error);

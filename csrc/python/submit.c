@@ -596,6 +596,11 @@ run(struct worker *self, struct job *job)
          * has ended, that may be the cause. */
         future_settle(job->future, outcome, failed,
                       job->status == PS_SUCCESS && !has_closed());
+        if (failed && ps_cpu_schedules.is_on() &&
+            drop_result(import_call("pystreams.schedules", "_note_failed",
+                                    "(O)", job->future)) < 0) {
+            PyErr_WriteUnraisable(NULL);
+        }
     }
     open_gate(self, job);
     if (outcome != NULL) {
@@ -865,15 +870,6 @@ callable_place(void)
     return self != NULL && self->current != NULL
                ? future_place(self->current->future)
                : Py_NewRef(Py_None);
-}
-
-PyObject *
-callable_future(void)
-{
-    struct worker *self = worker_self();
-    return Py_NewRef(self != NULL && self->current != NULL
-                         ? self->current->future
-                         : Py_None);
 }
 
 bool

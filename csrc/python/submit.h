@@ -93,9 +93,6 @@ bool callable_moment(struct ps_moment **moment);
  * callable was submitted, as place_of does.  Otherwise returns None.  On
  * failure, returns NULL with an exception. */
 PyObject *callable_place(void);
-/* Returns a new reference to the Future of that callable; None if there is
- * none. */
-PyObject *callable_future(void);
 
 /* While a schedule is explored, a thread that is running a callable has the
  * turn: the other threads wait.  The turn lasts until the clean-up after the

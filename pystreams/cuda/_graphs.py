@@ -288,10 +288,9 @@ def register_graph_destroy_hook(
     program ends.
 
     executables has the "exec_graph_id" of get_graph_data() for each
-    instantiation since the capture.  Instantiations that were made before the
-    first hook of any kind was registered are left out, except the latest.
-    Called before the graph's own callbacks.  An exception that fn raises is
-    logged.
+    instantiation since the capture.  Of the instantiations before the first
+    hook (of any kind) was registered, it has only the latest.  Called before
+    the graph's own callbacks.  An exception that fn raises is logged.
     """
     return _register_everywhere("destroy", fn)
 

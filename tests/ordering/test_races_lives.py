@@ -8,6 +8,7 @@ import concurrent.futures
 import gc
 import threading
 import time
+import weakref
 from functools import partial
 
 import pytest
@@ -606,6 +607,47 @@ def test_a_report_of_a_launch_that_orders_another_race(three):
         y.fill_(2, stream=c)
         replay(graph, b)
     assert set(reports) == {x.data_ptr(), y.data_ptr()}
+
+
+def test_a_report_of_a_launch_that_queues_the_racing_work_again(three):
+    a, b, x = three.a, three.b, three.x
+    graph, reports = Graph(three.backend.type), []
+
+    def report(race):
+        reports.append(race.first.name)
+        if len(reports) < 10:
+            x.fill_(3, stream=a)
+
+    with races.detect(report):
+        with Capture(graph, b):
+            x.fill_(1, stream=b)
+        x.fill_(2, stream=a)
+        replay(graph, b)
+    assert reports == ["fill"]
+
+
+def test_a_launch_that_drops_the_code_of_an_access(three):
+    """Weak references to the code object may have callbacks."""
+    a, b, x = three.a, three.b, three.x
+    graph, used = Graph(three.backend.type), []
+
+    def use(reference):
+        thread = threading.Thread(target=graph.pool, daemon=True)
+        thread.start()
+        thread.join(LONG)
+        used.append(not thread.is_alive())
+
+    with races.detect():
+        with Capture(graph, b):
+            x.fill_(1, stream=b)
+        code = compile("x.fill_(1, stream=a)", "program", "exec")
+        reference = weakref.ref(code, use)
+        exec(code, {"x": x, "a": a})
+        del code
+        b.wait_stream(a)
+        replay(graph, b)
+    assert reference() is None
+    assert used == [True]
 
 
 def test_an_owner_that_races_when_a_launch_drops_its_stream(cuda):

@@ -548,6 +548,32 @@ def test_a_deadlock_of_a_program_that_fails_later(engine, call, caplog):
     assert "never retrieved" in record
 
 
+@pytest.mark.parametrize("call", [replayed_late, run_late])
+def test_a_deadlock_that_ends_another_callable(engine, call):
+    """A callable retrieves the error from another one's Future, and fails."""
+
+    def fn():
+        one, other = engine.stream(), engine.stream()
+        one.submit(lambda: other.submit(one.synchronize).result())
+        one.synchronize()
+
+    with pytest.raises(RuntimeError, match="the wait can never end"):
+        call(fn)
+
+
+@pytest.mark.parametrize("call", [replayed_late, run_late])
+def test_a_deadlock_that_remaining_work_retrieves(engine, call):
+    def fn():
+        one, other, third = (engine.stream() for _ in range(3))
+        futures = [one.submit(other.synchronize)]
+        futures.append(other.submit(one.synchronize))
+        third.submit(lambda: [future.exception() for future in futures])
+        one.synchronize()
+        other.synchronize()
+
+    call(fn)
+
+
 @pytest.mark.parametrize("handled", [False, True], ids=["lost", "handled"])
 def test_a_callable_that_raises_another_error_after_a_deadlock(
     engine, handled, caplog
@@ -560,7 +586,7 @@ def test_a_callable_that_raises_another_error_after_a_deadlock(
             waited.synchronize()
         except RuntimeError:
             if not handled:
-                raise KeyError("inner") from None
+                raise KeyError("inner") from ValueError("cause")
         raise KeyError("outer")
 
     def fn():
