@@ -626,6 +626,7 @@ def test_a_report_of_a_launch_that_queues_the_racing_work_again(three):
     assert reports == ["fill"]
 
 
+@pytest.mark.skipif(FREE, reason="code objects are freed later")
 def test_a_launch_that_drops_the_code_of_an_access(three):
     """Weak references to the code object may have callbacks."""
     a, b, x = three.a, three.b, three.x
