@@ -772,13 +772,13 @@ void
 ps_launch_end(struct ps_launch *launch)
 {
     if (launch->previous != NULL) {
-        ps_runtime_note_failure(launch->previous->device->runtime,
-                                ps_stream_unref(launch->previous));
+        struct ps_runtime *runtime = launch->previous->device->runtime;
+        ps_runtime_note_failure(runtime, ps_stream_unref(launch->previous));
     }
     if (launch->used != NULL) {
+        struct ps_runtime *runtime = launch->used->device->runtime;
         ps_block_forget_idle(launch->used);
-        ps_runtime_note_failure(launch->used->device->runtime,
-                                ps_block_unref(launch->used));
+        ps_runtime_note_failure(runtime, ps_block_unref(launch->used));
     }
     ps_stream_unref(launch->own);
 }
