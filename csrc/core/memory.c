@@ -361,13 +361,14 @@ end_sweep(struct ps_memory_pool *pool)
 static struct ps_block *
 forget_first(struct ps_memory_pool *pool, struct ps_stream *stream)
 {
+    struct ps_runtime *runtime = stream->device->runtime;
     pthread_mutex_lock(&pool->mutex);
     struct ps_block_use *use = stream->memory.first;
     struct ps_block *block = use->block;
     stream->memory.first = use->next;
     bool last = --block->waiting == 0;
     pthread_mutex_unlock(&pool->mutex);
-    ps_runtime_note_failure(stream->device->runtime, ps_use_drop(use));
+    ps_runtime_note_failure(runtime, ps_use_drop(use));
     return last ? block : NULL;
 }
 
