@@ -41,6 +41,7 @@ from typing import Any
 
 from . import _C, accelerator, cuda
 from ._C import Event, Stream
+from ._errors import related
 from ._expressions import as_written, expressions, name_in_package
 from ._names import (
     PER_THREAD,
@@ -232,18 +233,7 @@ class _User:
 def _reported_by(error: BaseException | None) -> list[Race]:
     """Return the races that an error, and the errors that caused it,
     report."""
-    errors, reported = [error], []
-    seen: set[int] = set()
-    while errors:
-        error = errors.pop()
-        if error is None or id(error) in seen:
-            continue
-        seen.add(id(error))
-        if isinstance(error, RaceError):
-            reported.append(error.race)
-        errors += [error.__cause__, error.__context__]
-        errors += getattr(error, "exceptions", ())
-    return reported
+    return [e.race for e in related(error) if isinstance(e, RaceError)]
 
 
 # Guards the variables below, and the fields of each user.  If another thread

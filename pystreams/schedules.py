@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 from . import _C
 from ._arguments import integer
+from ._errors import related
 from ._names import stream_label
 from ._orders import Orders, read
 
@@ -424,17 +425,9 @@ class _Run:
 def _comes_from_deadlock(error: BaseException | None) -> bool:
     """Return whether the error is that of a deadlock, or has one as its cause,
     its context or a part."""
-    errors, seen = [error], set()
-    while errors:
-        error = errors.pop()
-        if error is None or id(error) in seen:
-            continue
-        if getattr(error, "_is_deadlock", False) is True:
-            return True
-        seen.add(id(error))
-        errors += [error.__cause__, error.__context__]
-        errors += getattr(error, "exceptions", ())
-    return False
+    return any(
+        getattr(e, "_is_deadlock", False) is True for e in related(error)
+    )
 
 
 def _refuse_unstarted(result: object) -> None:

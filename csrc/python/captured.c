@@ -524,13 +524,13 @@ launch_calls(struct ps_graph *graph, struct calls *calls, uint64_t number,
         struct ps_currents *currents = currents_in_use();
         Py_BEGIN_ALLOW_THREADS
         status = ps_graph_launch(graph, currents, &replay->base, full);
-        late_end(late);
+        late_end();
         ps_thread_set_word(PS_THREAD_LAUNCH, NULL);
         ps_launch_end(&replay->base);
         Py_END_ALLOW_THREADS
     }
     else {
-        late_end(late);
+        late_end();
     }
     replay_destroy(replay, status == PS_SUCCESS);
     return status;

@@ -1093,7 +1093,7 @@ Graph_add_child(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
             WITHOUT_GIL(status = ps_graph_add_child(graph_of(self),
                                                     graph_of(given[0]), number,
                                                     use.stream));
-            late_end(&late);
+            late_end();
         }
     } while (late_run(&late, &status) || has_changed(&status));
     late_free(&late);

@@ -17,9 +17,8 @@ late_begin(struct late *late)
 }
 
 void
-late_end(struct late *late)
+late_end(void)
 {
-    (void)late;
     ps_thread_set_word(PS_THREAD_LATE, NULL);
 }
 

@@ -21,7 +21,7 @@ struct ps_race;
  *         status = late_begin(&late);
  *         if (status == PS_SUCCESS) {
  *             WITHOUT_GIL(status = the call);
- *             late_end(&late);
+ *             late_end();
  *         }
  *     } while (late_run(&late, &status));
  *     late_free(&late);
@@ -44,7 +44,7 @@ struct late {
 /* Between late_begin and late_end, no code of the program may run on this
  * thread. */
 ps_status late_begin(struct late *late);
-void late_end(struct late *late);
+void late_end(void);
 
 /* Run the notes, then the report.  Returns true if the call has failed only
  * because of the race that was reported: then the call must be made again.  If
