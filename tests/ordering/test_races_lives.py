@@ -12,7 +12,7 @@ import weakref
 from functools import partial
 
 import pytest
-from captures import Capture, replay
+from captures import Capture, is_unlocked, replay
 from deadlines import LONG
 from gil import FREE
 
@@ -554,10 +554,7 @@ def using(graph, reports):
     """An action for races: uses the graph, as another thread does, too."""
 
     def use(race):
-        thread = threading.Thread(target=graph.pool, daemon=True)
-        thread.start()
-        thread.join(LONG)
-        assert not thread.is_alive()
+        assert is_unlocked(graph)
         graph.pool()
         reports.append((race.second.name, race.address))
 
@@ -633,10 +630,7 @@ def test_a_launch_that_drops_the_code_of_an_access(three):
     graph, used = Graph(three.backend.type), []
 
     def use(reference):
-        thread = threading.Thread(target=graph.pool, daemon=True)
-        thread.start()
-        thread.join(LONG)
-        used.append(not thread.is_alive())
+        used.append(is_unlocked(graph))
 
     with races.detect():
         with Capture(graph, b):
@@ -690,10 +684,7 @@ def test_garbage_of_a_launch_may_use_its_graph(three):
             self.cycle = self
 
         def __del__(self):
-            thread = threading.Thread(target=graph.pool, daemon=True)
-            thread.start()
-            thread.join(LONG)
-            used.append(not thread.is_alive())
+            used.append(is_unlocked(graph))
 
     thresholds = gc.get_threshold()
     with races.detect(lambda race: None):

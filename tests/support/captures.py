@@ -1,6 +1,9 @@
 """What tests of captures and graphs share."""
 
+import threading
+
 import pytest
+from deadlines import LONG
 
 from pystreams import AcceleratorError
 from pystreams.cuda._graphs import Graph
@@ -57,6 +60,14 @@ def filling(backend, buffer, byte, keep=False):
 def replay(graph, stream):
     with stream:
         graph.replay()
+
+
+def is_unlocked(graph):
+    """Whether another thread can use the graph now."""
+    thread = threading.Thread(target=graph.pool, daemon=True)
+    thread.start()
+    thread.join(LONG)
+    return not thread.is_alive()
 
 
 def byte_of(buffer, stream):
